@@ -1,0 +1,200 @@
+"""Last hourly stage: what is new against the ledger is booked, once and for ever (A31, A32, A34)."""
+
+import hashlib
+from collections.abc import Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+import dagster as dg
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import rfc8785
+
+from assets.allocation import quarantine
+from assets.hours import HOURS, SINGLE_RUN, at, failing_clearly, hours_of, span_text
+from contracts import lake
+from finops_pipeline.accounting.arrays import texts
+from finops_pipeline.accounting.exact import hour_text
+from finops_pipeline.accounting.ledger import booked_sums, differences
+from resources.postgres_arrow import Connection
+from resources.site import Site
+
+COVERED = "little_is_estimated"
+ESTIMATED_LIMIT = Decimal("0.10")
+
+
+@dg.asset(
+    partitions_def=HOURS,
+    backfill_policy=SINGLE_RUN,
+    group_name="hourly",
+    kinds={"postgres"},
+    deps=["gpu_cost_allocation", "gpu_usage"],
+    check_specs=[
+        dg.AssetCheckSpec(
+            COVERED, asset="usage_events", description="At most 10 % of device time is not measured (A15)."
+        )
+    ],
+)
+def usage_events(context: dg.AssetExecutionContext, site: dg.ResourceParam[Site]) -> dg.MaterializeResult:
+    """One row per immutable usage event: the difference between an hour's result and what is booked of it."""
+    booked = identical = 0
+    shares: list[Decimal] = []
+    with failing_clearly():
+        hours = hours_of(context, site)
+        for cluster in site.doors:
+            for hour in hours:
+                events, rows = book(site, cluster, hour, context.run.run_id)
+                booked += events
+                identical += rows - min(events, rows)
+                share = estimated_share(site.lake.require("gpu_usage", cluster, hour))
+                shares += [share] if share is not None else []
+                site.progress("usage_events", hour)
+    highest = max(shares, default=Decimal(0))
+    return dg.MaterializeResult(
+        metadata={
+            "hours": span_text(hours),
+            "booked": booked,
+            "unchanged": identical,
+            "highest_estimated_share": float(round(highest, 6)),
+        },
+        check_results=[
+            dg.AssetCheckResult(
+                passed=highest <= ESTIMATED_LIMIT,
+                check_name=COVERED,
+                severity=dg.AssetCheckSeverity.WARN,
+                metadata={"highest_estimated_share": float(round(highest, 6))},
+            )
+        ],
+    )
+
+
+def book(site: Site, cluster: str, hour: int, run_id: str) -> tuple[int, int]:
+    """Book one hour's differences in one transaction; how many events, and how many allocation rows there are."""
+    allocation = site.lake.require("gpu_cost_allocation", cluster, hour)
+    usage = site.lake.require("gpu_usage", cluster, hour)
+    with site.database.transaction() as connection:
+        site.database.hour_lock(connection, cluster, at(hour))
+        events = differences(allocation, usage, booked_sums(booked_events(site, connection, cluster, hour)))
+        site.database.copy(connection, "usage_events", event_rows(events))
+        changed = _mark(site, connection, cluster, hour, usage, allocation, run_id)
+        if events or changed:
+            payload = {
+                "cluster": cluster,
+                "hour": hour_text(hour),
+                "events": len(events),
+                "events_sha256": hashlib.sha256("".join(e["content_sha256"] for e in events).encode()).hexdigest(),
+            }
+            site.database.append_audit(connection, "hour.published", payload, at(site.now_ms()))
+    return len(events), len(allocation)
+
+
+def booked_events(site: Site, connection: Connection, cluster: str, hour: int) -> list[dict[str, Any]]:
+    """The documents that the ledger holds of one hour."""
+    found = site.database.query(
+        "SELECT event_id, content_sha256, document FROM eai.usage_events"
+        " WHERE usage_type <> 'llm' AND cluster = %s AND period_start = %s",
+        (cluster, at(hour)),
+        connection=connection,
+    )
+    return [msgspec.json.decode(document) for document in texts(found["document"])]
+
+
+def event_rows(events: Sequence[dict[str, Any]]) -> pa.Table:
+    """Usage events as columns of eai.usage_events."""
+    return pa.Table.from_pylist([_event_row(event) for event in events], schema=EVENT_ROWS)
+
+
+UNITS = ("gpu_seconds", "gpu_memory_gb_seconds", "energy_wh", "storage_gb_hours")
+QUALITY = ("measured_seconds", "estimated_seconds", "missing_seconds")
+AS_IS = (
+    "event_id",
+    "schema_version",
+    "tenant_id",
+    "usage_type",
+    "source",
+    "cluster",
+    "workload_id",
+    "deployment_id",
+    "gpu_model",
+    "basis",
+    "allocation_policy_id",
+    "estimated",
+    "revision",
+    "corrects",
+    "content_sha256",
+)
+INSTANTS = ("occurred_at", "period_start", "period_end")
+EVENT_ROWS = pa.schema(
+    [lake.text(name, "") for name in AS_IS if name not in {"estimated", "revision"}]
+    + [pa.field("estimated", pa.bool_()), pa.field("revision", pa.int32())]
+    + [pa.field(name, lake.INSTANT) for name in INSTANTS]
+    + [pa.field(name, pa.decimal128(38, 9)) for name in (*UNITS, *QUALITY, "cost_amount")]
+    + [lake.text(name, "") for name in ("methods", "cost_currency", "document")]
+)
+
+
+def _event_row(event: dict[str, Any]) -> dict[str, Any]:
+    content = {name: value for name, value in event.items() if name != "content_sha256"}
+    cost, quality = event["cost"] or {}, event["quality"] or {}
+    return {
+        **{name: event[name] for name in AS_IS},
+        **{name: datetime.fromisoformat(event[name]) for name in INSTANTS},
+        **{name: _decimal(event["units"].get(name)) for name in UNITS},
+        **{name: _decimal(quality.get(name)) for name in QUALITY},
+        "cost_amount": _decimal(cost.get("amount")),
+        "cost_currency": cost.get("currency"),
+        "methods": quality.get("methods", ""),
+        "document": rfc8785.dumps(content).decode(),
+    }
+
+
+def _decimal(value: object) -> Decimal | None:
+    return None if value is None else Decimal(str(value))
+
+
+def estimated_share(usage: pa.Table) -> Decimal | None:
+    """Part of the device time that was not measured; None without device time."""
+    known = {name: pc.sum(usage[name]).as_py() or Decimal(0) for name in QUALITY}
+    whole = sum(known.values(), Decimal(0))
+    return None if not whole else 1 - known["measured_seconds"] / whole
+
+
+def _mark(
+    site: Site, connection: Connection, cluster: str, hour: int, usage: pa.Table, allocation: pa.Table, run_id: str
+) -> bool:
+    """Write the hour's marker; whether the hour is new or its result has changed since it was last published."""
+    facts = site.lake.require("hour_facts", cluster, hour).to_pylist()[0]
+    share = estimated_share(usage)
+    digest = fingerprint(allocation)
+    row = connection.execute(
+        "SELECT input_fingerprint FROM eai.hour_runs WHERE cluster = %s AND hour = %s", (cluster, at(hour))
+    ).fetchone()
+    connection.execute(
+        "INSERT INTO eai.hour_runs (cluster, hour, published_at, provisional, estimated_share, unpriced, quarantined,"
+        " input_fingerprint, run_id) VALUES (%s, %s, now(), %s, %s, %s, %s, %s, %s)"
+        " ON CONFLICT (cluster, hour) DO UPDATE SET published_at = excluded.published_at,"
+        " provisional = excluded.provisional, estimated_share = excluded.estimated_share,"
+        " unpriced = excluded.unpriced, quarantined = excluded.quarantined,"
+        " input_fingerprint = excluded.input_fingerprint, run_id = excluded.run_id",
+        (
+            cluster,
+            at(hour),
+            facts["provisional"],
+            None if share is None else round(share, 9),
+            allocation["amount"].null_count,
+            len(quarantine(site, cluster, hour)),
+            digest,
+            run_id,
+        ),
+    )
+    return row is None or row[0] != digest
+
+
+def fingerprint(table: pa.Table) -> str:
+    """A digest of a table's rows, whatever its chunks."""
+    digest = hashlib.sha256()
+    for row in table.to_pylist():
+        digest.update(repr(sorted(row.items())).encode())
+    return digest.hexdigest()

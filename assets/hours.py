@@ -1,0 +1,66 @@
+"""What all hourly assets share: partitions, the hours of a run, and how a failure reaches the UI."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import dagster as dg
+
+from finops_pipeline.accounting.exact import HOUR_MS, AccountingError, hour_text
+from finops_pipeline.errors import FinopsError, SourceError, UsageError
+from resources.site import Site
+
+START = datetime(2020, 1, 1, tzinfo=UTC)
+"""First instant of the first partition, of hours and months alike."""
+HOURS = dg.HourlyPartitionsDefinition(start_date=START)
+MONTHS = dg.MonthlyPartitionsDefinition(start_date=START)
+SINGLE_RUN = dg.BackfillPolicy.single_run()
+"""A range of hours is one run, and gives what a run for each hour gives."""
+RETRIES = 3
+
+
+def hours_of(context: dg.AssetExecutionContext, site: Site) -> list[int]:
+    """The hours of the run, by their start in epoch ms; an hour that has not ended is refused (A2)."""
+    window = context.partition_time_window
+    hours = list(range(_ms(window.start), _ms(window.end), HOUR_MS))
+    now = site.now_ms()
+    late = [hour for hour in hours if hour + HOUR_MS > now]
+    if late:
+        raise UsageError(
+            f"the hour {hour_text(late[0])} has not ended at {hour_text(now)}: ask for it after it has (A2)"
+        )
+    return hours
+
+
+def _ms(instant: datetime) -> int:
+    return int(instant.timestamp()) * 1000
+
+
+def at(hour: int) -> datetime:
+    return datetime.fromtimestamp(hour / 1000, UTC)
+
+
+@contextmanager
+def failing_clearly() -> Iterator[None]:
+    """Errors as Dagster should treat them: another try for transient ones, a plain failure for the others."""
+    try:
+        yield
+    except SourceError as error:
+        if error.transient:
+            raise dg.RetryRequested(max_retries=RETRIES, seconds_to_wait=10) from error
+        raise dg.Failure(str(error), allow_retries=False) from error
+    except (FinopsError, AccountingError) as error:
+        raise dg.Failure(str(error), allow_retries=False) from error
+
+
+def span_text(hours: Sequence[int]) -> str:
+    """The hours of a run for a person: first to end."""
+    return f"{hour_text(hours[0])} to {hour_text(hours[-1] + HOUR_MS)}"
+
+
+def gpu_hours(seconds: Decimal) -> float:
+    """GPU-hours for a plot or a table of the UI, never for money."""
+    return round(float(seconds) / 3600, 3)

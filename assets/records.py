@@ -1,0 +1,83 @@
+"""Second stage: what the platform recorded, as it was read for each hour (A3, A5, A22).
+
+It lands in the lake so that a result can be explained and recomputed from what was known then.
+"""
+
+from collections.abc import Sequence
+
+import dagster as dg
+import pyarrow as pa
+
+from assets.hours import HOURS, SINGLE_RUN, at, failing_clearly, hours_of, span_text
+from finops_pipeline.accounting.around import SEPARATOR
+from finops_pipeline.accounting.arrays import texts, whole
+from finops_pipeline.accounting.arrivals import first_arrivals
+from finops_pipeline.accounting.config import REACH_HOURS
+from finops_pipeline.accounting.exact import HOUR_MS
+from finops_pipeline.accounting.lifecycle import running_intervals
+from finops_pipeline.accounting.records import events_of_hour, tokens_of_hour, within
+from finops_pipeline.accounting.tokens import clean_tokens
+from resources.site import Site
+
+WHOLE_TABLES = ("deployments", "allocation_policies", "deployment_storage", "gpu_inventory")
+SOURCES = ("workload_events", "token_usage", *WHOLE_TABLES)
+
+
+@dg.asset(
+    partitions_def=HOURS,
+    backfill_policy=SINGLE_RUN,
+    group_name="hourly",
+    kinds={"postgres", "parquet"},
+    deps=["dcgm_series", *SOURCES],
+)
+def platform_records(context: dg.AssetExecutionContext, site: dg.ResourceParam[Site]) -> dg.MaterializeResult:
+    """One copy per hour of the lifecycle events, tokens, deployments, policies, storage and inventory it needs."""
+    with failing_clearly():
+        hours = hours_of(context, site)
+        rejected = sum(land_records(site, cluster, hours) for cluster in site.doors)
+    return dg.MaterializeResult(metadata={"hours": span_text(hours), "quarantined": rejected})
+
+
+def land_records(site: Site, cluster: str, hours: Sequence[int]) -> int:
+    """Read the run's span once, cut it into hours; how many records were set aside (A5)."""
+    now = site.now_ms()
+    read = site.database.read_platform(
+        cluster, at(hours[0]), at(hours[-1] + HOUR_MS), default_cluster=site.is_default(cluster)
+    )
+    events, _ = first_arrivals(read["workload_events"])
+    tokens, bad_tokens = clean_tokens(read["token_usage"], now)
+    bad_events = running_intervals(read["workload_events"], now, site.config).quarantine
+    for hour in hours:
+        begin, end = _span_of_rejections(site, hour, hours)
+        rejected = pa.concat_tables(
+            [
+                within(bad_events, "key", read["workload_events"], begin, end),
+                within(bad_tokens, "key", read["token_usage"], begin, end),
+            ]
+        )
+        labels = _labels_around(site, cluster, hour)
+        site.lake.write("workload_events", cluster, hour, events_of_hour(events, hour, labels, site.config))
+        site.lake.write("token_usage", cluster, hour, tokens_of_hour(tokens, hour))
+        site.lake.write("rejected_records", cluster, hour, rejected)
+        for table in WHOLE_TABLES:
+            site.lake.write(table, cluster, hour, read[table])
+        site.progress("platform_records", hour)
+    return len(bad_events) + len(bad_tokens)
+
+
+def _span_of_rejections(site: Site, hour: int, hours: Sequence[int]) -> tuple[int, int]:
+    """A record set aside shows in its own hour; in a bundle, those beyond the run show in its first or last hour."""
+    far = 1 << 60
+    begin = -far if site.bundle and hour == hours[0] else hour
+    return begin, far if site.bundle and hour == hours[-1] else hour + HOUR_MS
+
+
+def _labels_around(site: Site, cluster: str, hour: int) -> set[str]:
+    """Every workload label within reach of the hour."""
+    labels: set[str] = set()
+    for offset in range(-REACH_HOURS, REACH_HOURS + 1):
+        summary = site.lake.read("dcgm_summary", cluster, hour + offset * HOUR_MS, ["run_labels"])
+        if summary is not None:
+            for joined in texts(whole(summary["run_labels"]).flatten().unique()):
+                labels.update(joined.split(SEPARATOR))
+    return labels

@@ -1,0 +1,82 @@
+"""Third stage: windows of every device, who held it, and how gaps were filled (A7-A20)."""
+
+from collections.abc import Mapping
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from assets.hours import HOURS, SINGLE_RUN, at, failing_clearly, hours_of, span_text
+from finops_pipeline.accounting.config import REACH_HOURS
+from finops_pipeline.accounting.exact import HOUR_MS
+from finops_pipeline.accounting.hour import HourSamples, sample_hour
+from resources.postgres import attributed
+from resources.site import Site
+
+TABLES = {
+    "gpu_samples": "samples",
+    "gpu_holdings": "holdings",
+    "gpu_matches": "matches",
+    "fleet_states": "states",
+    "rejected_readings": "rejected",
+    "hour_facts": "facts",
+}
+"""Lake table -> field of HourSamples."""
+EVENTS_AND_DEVICES = ("workload_events", "deployments", "gpu_inventory")
+
+
+@dg.asset(
+    partitions_def=HOURS,
+    backfill_policy=SINGLE_RUN,
+    group_name="hourly",
+    kinds={"parquet", "postgres"},
+    deps=["dcgm_series", "platform_records"],
+)
+def gpu_samples(context: dg.AssetExecutionContext, site: dg.ResourceParam[Site]) -> dg.MaterializeResult:
+    """One row per window and visible device: utilization, memory, power, whether estimated, and by which method."""
+    rows = estimated = 0
+    with failing_clearly():
+        hours = hours_of(context, site)
+        for cluster in site.doors:
+            around = Summaries(site, cluster)
+            for hour in hours:
+                found = sample(site, cluster, hour, around)
+                rows += len(found.samples)
+                estimated += pc.sum(found.samples["estimated"]).as_py() or 0
+                site.progress("gpu_samples", hour)
+    share = round(estimated / rows, 6) if rows else 0.0
+    return dg.MaterializeResult(metadata={"hours": span_text(hours), "rows": rows, "estimated_share": share})
+
+
+def sample(site: Site, cluster: str, hour: int, around: "Summaries") -> HourSamples:
+    """Compute and store one hour's windows and holdings."""
+    series = site.lake.require("dcgm_series", cluster, hour)
+    records = {name: site.lake.require(name, cluster, hour) for name in EVENTS_AND_DEVICES}
+    found = sample_hour(cluster, hour, series, around.of(hour), records, site.now_ms(), site.config)
+    for table, field in TABLES.items():
+        site.lake.write(table, cluster, hour, getattr(found, field))
+    with site.database.transaction() as connection:
+        rows = attributed(found.samples, site.config.platform_tenant)
+        site.database.replace_hour(connection, "gpu_samples", cluster, [at(hour)], rows)
+    return found
+
+
+def stored(site: Site, cluster: str, hour: int) -> HourSamples:
+    """What `sample` stored."""
+    return HourSamples(**{field: site.lake.require(table, cluster, hour) for table, field in TABLES.items()})
+
+
+class Summaries:
+    """Summaries of the hours around an hour, each read once while the run moves on."""
+
+    def __init__(self, site: Site, cluster: str) -> None:
+        self._site, self._cluster = site, cluster
+        self._read: dict[int, pa.Table | None] = {}
+
+    def of(self, hour: int) -> Mapping[int, pa.Table]:
+        reach = range(hour - REACH_HOURS * HOUR_MS, hour + (REACH_HOURS + 1) * HOUR_MS, HOUR_MS)
+        self._read = {start: self._read[start] if start in self._read else self._lookup(start) for start in reach}
+        return {start: table for start, table in self._read.items() if table is not None}
+
+    def _lookup(self, start: int) -> pa.Table | None:
+        return self._site.lake.read("dcgm_summary", self._cluster, start)

@@ -1,0 +1,82 @@
+"""Fourth stage: hourly usage of workloads, idle capacity, and the fleet identity (A4, A18-A21)."""
+
+from collections.abc import Iterator
+from decimal import Decimal
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from assets.hours import HOURS, SINGLE_RUN, at, failing_clearly, gpu_hours, hours_of, span_text
+from assets.samples import stored
+from finops_pipeline.accounting.exact import AccountingError
+from finops_pipeline.accounting.hour import account_hour
+from finops_pipeline.accounting.storage import storage_usage
+from finops_pipeline.accounting.usage import HourUsage
+from resources.postgres import attributed
+from resources.site import Site
+
+CHECK = "fleet_identity"
+
+
+@dg.asset(
+    partitions_def=HOURS,
+    backfill_policy=SINGLE_RUN,
+    group_name="hourly",
+    kinds={"parquet", "postgres"},
+    deps=["gpu_samples", "platform_records"],
+    check_specs=[
+        dg.AssetCheckSpec(
+            CHECK,
+            asset="gpu_usage",
+            blocking=True,
+            description="Visible device time is held, stale, unattributed, idle or without data; "
+            "allocated time is matched or unmatched (A21).",
+        )
+    ],
+)
+def gpu_usage(
+    context: dg.AssetExecutionContext, site: dg.ResourceParam[Site]
+) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
+    """One row per workload, hour and model: allocated, active and memory seconds, energy, and how well known."""
+    seconds = energy = Decimal(0)
+    rows = 0
+    with failing_clearly():
+        hours = hours_of(context, site)
+        try:
+            for cluster in site.doors:
+                for hour in hours:
+                    usage = use(site, cluster, hour).usage
+                    rows += len(usage)
+                    seconds += pc.sum(usage["gpu_seconds"]).as_py() or 0
+                    energy += pc.sum(usage["energy_wh"]).as_py() or 0
+                    site.progress("gpu_usage", hour)
+        except AccountingError as error:
+            yield dg.AssetCheckResult(passed=False, check_name=CHECK, metadata={"error": str(error)})
+            raise
+    yield dg.MaterializeResult(
+        metadata={
+            "hours": span_text(hours),
+            "rows": rows,
+            "gpu_hours": gpu_hours(seconds),
+            "energy_kwh": round(float(energy) / 1000, 3),
+        },
+        check_results=[dg.AssetCheckResult(passed=True, check_name=CHECK)],
+    )
+
+
+def use(site: Site, cluster: str, hour: int) -> HourUsage:
+    """Compute and store one hour's usage; raises before anything is stored if an identity fails (A21)."""
+    records = {name: site.lake.require(name, cluster, hour) for name in ("workload_events", "deployments")}
+    found = account_hour(cluster, hour, stored(site, cluster, hour), records, site.now_ms(), site.config)
+    disks = site.lake.require("deployment_storage", cluster, hour)
+    usage = pa.concat_tables([found.usage, storage_usage(hour, cluster, disks, records["deployments"])])
+    usage = usage.sort_by([("workload_id", "ascending"), ("gpu_model", "ascending")])
+    tables = {"gpu_usage": usage, "gpu_idle": found.idle, "fleet_hours": found.fleet}
+    for table, rows in tables.items():
+        site.lake.write(table, cluster, hour, rows)
+    tables["gpu_usage"] = attributed(usage, site.config.platform_tenant)
+    with site.database.transaction() as connection:
+        for table, rows in tables.items():
+            site.database.replace_hour(connection, table, cluster, [at(hour)], rows)
+    return HourUsage(usage, found.idle, found.fleet)

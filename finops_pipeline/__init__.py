@@ -1,0 +1,1 @@
+"""The pipeline: rules, settings, composition root and command."""

@@ -1,0 +1,91 @@
+"""One hour of one cluster, the rules in their order (A3-A21).
+
+`sample_hour` turns readings and records into windows and holdings, `account_hour` goes on to usage.
+What belongs here: the sequence. What does not: any rule, and any reading or writing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from contracts.lake import HOUR_FACTS
+from finops_pipeline.accounting.around import lay_together, summarise
+from finops_pipeline.accounting.arrays import texts
+from finops_pipeline.accounting.config import AccountingConfig
+from finops_pipeline.accounting.deployments import pod_owners
+from finops_pipeline.accounting.holding import hold
+from finops_pipeline.accounting.lifecycle import running_intervals
+from finops_pipeline.accounting.pieces import hour_pieces
+from finops_pipeline.accounting.readings import read_hour
+from finops_pipeline.accounting.samples import samples_table
+from finops_pipeline.accounting.shares import fleet_states, holdings_table, matches_table
+from finops_pipeline.accounting.usage import HourUsage, hour_usage, pods_of
+
+
+@dataclass(frozen=True)
+class HourSamples:
+    """What was read and held in an hour; schemas in contracts.lake."""
+
+    samples: pa.Table
+    holdings: pa.Table
+    matches: pa.Table
+    states: pa.Table
+    rejected: pa.Table
+    """QUARANTINE: readings set aside (A10)"""
+    facts: pa.Table
+    """HOUR_FACTS, one row"""
+
+
+def sample_hour(
+    cluster: str,
+    start: int,
+    series: pa.Table,
+    summaries: Mapping[int, pa.Table],
+    records: Mapping[str, pa.Table],
+    now_ms: int,
+    config: AccountingConfig,
+) -> HourSamples:
+    """`series` (DCGM_SERIES) of the hour; `summaries` (DCGM_SUMMARY, by start) of the hours up to 24 h around it.
+
+    `records` are the platform's tables by name: workload_events, deployments, gpu_inventory.
+    """
+    hour = read_hour(series, start, config)
+    inventory = records["gpu_inventory"]
+    listed = dict(zip(texts(inventory["gpu_uuid"]), texts(inventory["model"]), strict=True))
+    timeline = lay_together(start, {**summaries, start: summarise(hour, config)}, listed, hour.sets, config)
+    holding = hold(timeline, running_intervals(records["workload_events"], now_ms, config), config)
+    found = hour_pieces(hour, timeline, holding, inventory, config)
+    owners = pod_owners(holding.pods, records["deployments"])
+    return HourSamples(
+        samples=samples_table(cluster, timeline, holding, found, owners, config),
+        holdings=holdings_table(hour, timeline, holding, found, config),
+        matches=matches_table(holding, timeline, config),
+        states=fleet_states(timeline, holding, found, owners, config),
+        rejected=hour.rejected,
+        facts=pa.table(
+            {
+                "provisional": [found.provisional],
+                "devices": [len(timeline.devices)],
+                "readings": [sum(len(readings.at) for readings in hour.values.values())],
+                "rejected": [hour.rejections],
+            },
+            schema=HOUR_FACTS,
+        ),
+    )
+
+
+def account_hour(
+    cluster: str,
+    start: int,
+    sampled: HourSamples,
+    records: Mapping[str, pa.Table],
+    now_ms: int,
+    config: AccountingConfig,
+) -> HourUsage:
+    """The holdings of an hour and the platform's records -> usage, nobody's part and the fleet identity."""
+    owners = pod_owners(pods_of(sampled.holdings), records["deployments"])
+    intervals = running_intervals(records["workload_events"], now_ms, config)
+    return hour_usage(cluster, start, intervals, sampled.holdings, sampled.matches, sampled.states, owners, config)

@@ -1,0 +1,296 @@
+"""The pieces of a board's hour, and all that was used in them (A13, A15, A19, A20).
+
+A piece is a window, or a part of one in which the holders of the board's devices do not change.
+What belongs here: status, methods and use of windows and pieces. What does not: sums and shares (`usage`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from decimal import Decimal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from finops_pipeline.accounting.around import NEVER_AFTER, Timeline, combined_utilization
+from finops_pipeline.accounting.arrays import Bools, Ints, Texts, changes, group_bounds
+from finops_pipeline.accounting.config import AccountingConfig, Quantity
+from finops_pipeline.accounting.energy import Counter, counter_of, stretch_energy
+from finops_pipeline.accounting.holding import Holding
+from finops_pipeline.accounting.lifecycle import NANO
+from finops_pipeline.accounting.readings import HourReadings, Readings
+from finops_pipeline.accounting.visibility import visible_windows
+from finops_pipeline.accounting.windows import Filled, Method, fill, gap_windows
+
+Codes = npt.NDArray[np.int8]
+NOBODY = -1
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One quantity in every window, the holders being known: owners x windows."""
+
+    value: Ints
+    method: Codes
+
+    @property
+    def known(self) -> Bools:
+        return np.asarray(self.method != Method.MISSING)
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """One element a (device, piece, holder), of visible devices only; nobody is a holder too."""
+
+    device: Ints
+    window: Ints
+    begin: Ints
+    end: Ints
+    """ms from the hour's start"""
+    holder: Ints
+    """workload, `len(workloads)` + pod, or NOBODY"""
+    interval: Ints
+    """of the holding's intervals, or NOBODY"""
+    holders: Ints
+    """how many share the device then (A19)"""
+    state: Codes
+    energy: Ints
+    """mJ of the board"""
+    energy_known: Bools
+
+
+@dataclass(frozen=True)
+class HourPieces:
+    pieces: Pieces
+    visible: Bools
+    """devices x windows"""
+    utilization: Measure
+    memory: Measure
+    power: Measure
+    """boards x windows"""
+    estimated: Bools
+    missing: Bools
+    """devices x windows; measured is neither (A15)"""
+    rungs: dict[Method, Bools]
+    """devices x windows: which rungs a window used"""
+    provisional: bool
+    """a gap that no later reading has closed yet (A16)"""
+
+
+def hour_pieces(
+    hour: HourReadings, timeline: Timeline, holding: Holding, inventory: pa.Table, config: AccountingConfig
+) -> HourPieces:
+    """One hour's pieces; `inventory` is GPU_INVENTORY, `holding` the outcome of A17."""
+    device_of = _places(hour.devices.key, timeline.devices.key)
+    board_of = _places(hour.boards, timeline.boards)
+    held, held_by_events = _held_windows(holding, timeline, config)
+    visible = visible_windows(device_of[hour.instant_device], hour.instant_at, timeline, held, inventory, config)
+    board_scrape = np.full(len(timeline.boards), 1 << 40, dtype=np.int64)
+    np.minimum.at(board_scrape, timeline.board, timeline.scrape_ms)
+
+    def filled(quantity: Quantity, readings: Readings, place: Ints, scrape: Ints) -> Filled:
+        here = Readings(place[readings.owner], readings.at, readings.value)
+        return fill(here, timeline.before[quantity], timeline.after[quantity], hour.start, scrape, config)
+
+    utilization = filled(Quantity.UTILIZATION, combined_utilization(hour, config), device_of, timeline.scrape_ms)
+    memory = filled(Quantity.MEMORY, hour.values[Quantity.MEMORY], device_of, timeline.scrape_ms)
+    power = filled(Quantity.POWER, hour.values[Quantity.POWER], board_of, board_scrape)
+    readings = hour.values[Quantity.ENERGY]
+    readings = Readings(board_of[readings.owner], readings.at, readings.value)
+    edges = timeline.before[Quantity.ENERGY], timeline.after[Quantity.ENERGY]
+    counter = counter_of(readings, *edges, _power_limits(timeline, config))
+    counter_gaps = gap_windows(readings, *edges, hour.start, board_scrape, config)
+    measured_power = _settled(power, _any_of_board(held_by_events, timeline))
+    board_power = _modelled(measured_power, power.known, _any_of_board(held, timeline), timeline, config)
+    pieces, by_class = _with_energy(
+        _pieces(holding, timeline, visible), counter, board_power, power.known, holding, timeline, config
+    )
+    result = HourPieces(
+        pieces=pieces,
+        visible=visible,
+        utilization=_settled(utilization, held_by_events),
+        memory=_settled(memory, held_by_events),
+        power=board_power,
+        estimated=visible,
+        missing=visible,
+        rungs={},
+        provisional=bool((visible & holding.silent & (timeline.first_after == NEVER_AFTER)[:, None])[:, -1].any()),
+    )
+    known = (utilization.known, memory.known, power.known)
+    return _with_status(result, known, counter, counter_gaps, by_class, holding, timeline, config)
+
+
+def _places(keys: Texts, among: Texts) -> Ints:
+    index = {key: place for place, key in enumerate(among.tolist())}
+    return np.array([index[key] for key in keys.tolist()], dtype=np.int64)
+
+
+def _held_windows(holding: Holding, timeline: Timeline, config: AccountingConfig) -> tuple[Bools, Bools]:
+    """Devices x windows: somebody holds a part of it; somebody with events does."""
+    held = np.zeros((len(timeline.devices), config.windows), dtype=bool)
+    by_events = held.copy()
+    cell, holder = holding.claims.cell, holding.claims.holder
+    held[holding.cells.device[cell], holding.cells.window[cell]] = True
+    cell = cell[holder < len(holding.intervals)]
+    by_events[holding.cells.device[cell], holding.cells.window[cell]] = True
+    return held, by_events
+
+
+def _any_of_board(of_devices: Bools, timeline: Timeline) -> Bools:
+    of_boards = np.zeros((len(timeline.boards), of_devices.shape[1]), dtype=bool)
+    np.logical_or.at(of_boards, timeline.board, of_devices)
+    return of_boards
+
+
+def _settled(filled: Filled, held_by_events: Bools) -> Measure:
+    """A reading on one side only counts where a workload with events holds the device (A13 rung 4)."""
+    method = np.where((filled.method == Method.HELD) & ~held_by_events, np.int8(Method.MISSING), filled.method)
+    return Measure(np.where(method == Method.MISSING, 0, filled.value), method)
+
+
+def _modelled(power: Measure, ever_read: Bools, held: Bools, timeline: Timeline, config: AccountingConfig) -> Measure:
+    """Power of boards that never tell it: the watts of their model while somebody holds them (A13 rung 5)."""
+    milliwatts = _by_board([_milli(config.watts(model)) for model in timeline.devices.model.tolist()], timeline)
+    use = (~ever_read & (milliwatts > 0))[:, None] & held
+    method = np.where(use, np.int8(Method.MODELLED), power.method)
+    return Measure(np.where(use, milliwatts[:, None], power.value), method)
+
+
+def _milli(watts: Decimal | None) -> int:
+    return 0 if watts is None else int((watts * 1000).to_integral_value())
+
+
+def _by_board(of_devices: list[int], timeline: Timeline) -> Ints:
+    """A property of boards, told by their devices."""
+    values = np.zeros(len(timeline.boards), dtype=np.int64)
+    values[timeline.board] = np.array(of_devices, dtype=np.int64)
+    return values
+
+
+def _power_limits(timeline: Timeline, config: AccountingConfig) -> Ints:
+    return _by_board([_milli(config.limit(model).power_w) for model in timeline.devices.model.tolist()], timeline)
+
+
+def _pieces(holding: Holding, timeline: Timeline, visible: Bools) -> Pieces:
+    """Cells merged where the holders of the board's devices stay the same, one element a holder."""
+    cells, claims = holding.cells, holding.claims
+    who = holding.holder_numbers()[claims.holder]
+    begins = np.searchsorted(cells.device, np.arange(len(timeline.devices)))
+    leader = begins[np.searchsorted(timeline.board, timeline.board)]
+    board_cell = np.arange(len(cells)) + (leader - begins)[cells.device]
+    mark = np.zeros(len(cells), dtype=np.uint64)
+    np.add.at(mark, board_cell[claims.cell], _scrambled(who, cells.device[claims.cell]))
+    mark = mark[board_cell]
+    first, last = group_bounds(changes(cells.device, cells.window, mark))
+    piece_of = np.full(len(cells), -1, dtype=np.int64)
+    piece_of[first] = np.arange(len(first))
+    on_first = piece_of[claims.cell] >= 0
+    piece = piece_of[claims.cell[on_first]]
+    holder, interval = who[on_first], claims.holder[on_first]
+    holders = np.bincount(piece, minlength=len(first))
+    alone = np.flatnonzero((holders == 0) & visible[cells.device[first], cells.window[first]])
+    piece = np.concatenate([piece, alone])
+    holder = np.concatenate([holder, np.full(len(alone), NOBODY)])
+    interval = np.concatenate(
+        [np.where(interval < len(holding.intervals), interval, NOBODY), np.full(len(alone), NOBODY)]
+    )
+    order = np.lexsort((holder, piece))
+    piece, holder, interval = piece[order], holder[order], interval[order]
+    seen = visible[cells.device[first[piece]], cells.window[first[piece]]]
+    piece, holder, interval = piece[seen], holder[seen], interval[seen]
+    here = first[piece]
+    return Pieces(
+        device=cells.device[here],
+        window=cells.window[here],
+        begin=cells.begin[here],
+        end=cells.end[last[piece]],
+        holder=holder,
+        interval=interval,
+        holders=np.maximum(holders[piece], 1),
+        state=holding.state[here],
+        energy=np.zeros(len(piece), np.int64),
+        energy_known=np.zeros(len(piece), bool),
+    )
+
+
+def _scrambled(who: Ints, device: Ints) -> npt.NDArray[np.uint64]:
+    """A number for a (holder, device) whose sums tell sets apart (splitmix64)."""
+    x = (who.astype(np.uint64) << np.uint64(32)) + device.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(x ^ (x >> np.uint64(31)), dtype=np.uint64)
+
+
+def _with_energy(
+    pieces: Pieces,
+    counter: Counter,
+    power: Measure,
+    ever_read: Bools,
+    holding: Holding,
+    timeline: Timeline,
+    config: AccountingConfig,
+) -> tuple[Pieces, Bools]:
+    """Energy of each piece (A20), and the devices x windows for which it was modelled by the holder's class."""
+    board = timeline.board[pieces.device]
+    milliwatts, known = power.value[board, pieces.window], power.known[board, pieces.window]
+    alone = (pieces.interval != NOBODY) & (pieces.holders == 1) & (timeline.devices.instance[pieces.device] == "")
+    by_class = np.flatnonzero(alone & ~known & ~ever_read[board])
+    per_unit = np.array(
+        [_milli(config.watts(name or "")) for name in holding.intervals.placed_class.tolist()], np.int64
+    )
+    watts = per_unit[pieces.interval[by_class]]
+    by_class, watts = by_class[watts > 0], watts[watts > 0]
+    units = np.minimum(holding.intervals.gpu_count[pieces.interval[by_class]], NANO)
+    milliwatts[by_class], known[by_class] = watts * units // NANO, True
+    energy, energy_known, _ = stretch_energy(
+        counter, board, timeline.start + pieces.begin, timeline.start + pieces.end, milliwatts, known
+    )
+    modelled = np.zeros((len(timeline.devices), config.windows), dtype=bool)
+    modelled[pieces.device[by_class], pieces.window[by_class]] = True
+    return replace(pieces, energy=energy, energy_known=energy_known), modelled
+
+
+def _with_status(
+    hour: HourPieces,
+    ever_read: tuple[Bools, Bools, Bools],
+    counter: Counter,
+    counter_gaps: Bools,
+    by_class: Bools,
+    holding: Holding,
+    timeline: Timeline,
+    config: AccountingConfig,
+) -> HourPieces:
+    """Status and rungs of every window (A15); `ever_read` says which owners have any reading within reach."""
+    board, width = timeline.board, config.window_ms
+    boards, windows = counter_gaps.shape
+    begin = timeline.start + np.tile(np.arange(windows) * width, boards)
+    owner = np.repeat(np.arange(boards), windows)
+    unsound = (counter.until(owner, begin + width)[1] - counter.until(owner, begin)[1]).reshape(boards, windows)[board]
+    from_power, from_counter = unsound > 0, unsound < width
+    power_method = np.where(by_class, np.int8(Method.MODELLED), hour.power.method[board])
+    no_energy = from_power & (power_method == Method.MISSING)
+    has_counter = np.zeros(boards, dtype=bool)
+    has_counter[counter.board] = True
+    read_utilization, read_memory, read_power = ever_read
+    read_energy = (has_counter | read_power)[board]
+    never = ~(read_utilization | read_memory | read_energy)[:, None]
+    missing = (
+        (~hour.utilization.known & read_utilization[:, None])
+        | (~hour.memory.known & read_memory[:, None])
+        | (no_energy & (read_energy[:, None] | never))
+    )
+    methods = (
+        hour.utilization.method,
+        hour.memory.method,
+        np.where(from_power, power_method, np.int8(Method.MEASURED)),
+    )
+    rungs = {
+        rung: (methods[0] == rung) | (methods[1] == rung) | (methods[2] == rung)
+        for rung in (Method.LINEAR, Method.PROFILE, Method.HELD, Method.MODELLED)
+    }
+    estimated = holding.silent.copy()
+    for used in rungs.values():
+        estimated |= used
+    rungs[Method.COUNTER] = counter_gaps[board] & from_counter
+    return replace(hour, missing=missing, estimated=estimated & ~missing, rungs=rungs)

@@ -1,0 +1,55 @@
+"""Which of the platform's records an hour needs (A3, A5, A12, A26, A27).
+
+What belongs here: cutting a longer read down to one hour, losing nothing that can change its result.
+What does not: judging the records (`lifecycle`, `tokens`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import pyarrow as pa
+
+from finops_pipeline.accounting.arrays import ints, texts
+from finops_pipeline.accounting.config import REACH_HOURS, AccountingConfig
+from finops_pipeline.accounting.exact import HOUR_MS
+
+REACH_MS = REACH_HOURS * HOUR_MS
+
+
+def events_of_hour(events: pa.Table, start: int, labels: Collection[str], config: AccountingConfig) -> pa.Table:
+    """All events of each workload that can matter to the hour, in order of arrival.
+
+    A workload matters if an event of it lies within reach, if it may still run, or if one of `labels`
+    (`namespace/pod`, as read within reach) is its own: then its events say whose the label is.
+    """
+    if not len(events):
+        return events
+    at, workload = ints(events["occurred_at"]), texts(events["workload_id"])
+    names, number = np.unique(workload.astype(str), return_inverse=True)
+    order = np.lexsort((np.arange(len(at)), at, number))
+    before = order[at[order] < start - REACH_MS]
+    state = texts(events["to_state"])
+    last = np.full(len(names), -1, dtype=np.int64)
+    last[number[before]] = before
+    matters = np.zeros(len(names), dtype=bool)
+    matters[last >= 0] = [state[row] in config.billable_states for row in last[last >= 0].tolist()]
+    matters[number[(at >= start - REACH_MS) & (at < start + HOUR_MS + REACH_MS)]] = True
+    pairs = zip(texts(events["namespace"]), texts(events["pod"]), strict=True)
+    labelled = np.array([bool(pod) and f"{namespace or ''}/{pod}" in labels for namespace, pod in pairs], dtype=bool)
+    matters[number[labelled]] = True
+    return events.filter(pa.array(matters[number]))
+
+
+def tokens_of_hour(tokens: pa.Table, start: int) -> pa.Table:
+    """Token events of the hour and of the 24 hours before it (A26, A27)."""
+    at = ints(tokens["occurred_at"])
+    return tokens.filter(pa.array((at >= start - REACH_MS) & (at < start + HOUR_MS)))
+
+
+def within(rows: pa.Table, key: str, events: pa.Table, begin: int, end: int) -> pa.Table:
+    """Quarantined `rows` whose event (by `key`) occurred in `[begin, end)`."""
+    at = ints(events["occurred_at"])
+    inside = set(texts(events["event_id"])[(at >= begin) & (at < end)].tolist())
+    return rows.filter(pa.array([name in inside for name in texts(rows[key])], pa.bool_()))

@@ -1,0 +1,112 @@
+"""The windows of the contract: one row a window and visible device (A8, A11, A15).
+
+What belongs here: publishing windows. What does not: computing them (`windows`, `pieces`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from contracts.lake import GPU_SAMPLES
+from finops_pipeline.accounting.around import Timeline
+from finops_pipeline.accounting.arrays import Column, Ints, Texts, changes
+from finops_pipeline.accounting.config import AccountingConfig
+from finops_pipeline.accounting.deployments import PodOwner
+from finops_pipeline.accounting.holding import Holding
+from finops_pipeline.accounting.pieces import NOBODY, HourPieces, Measure
+from finops_pipeline.accounting.windows import RUNGS
+
+MISSING_BIT = 1 << len(RUNGS)
+
+
+def samples_table(
+    cluster: str,
+    timeline: Timeline,
+    holding: Holding,
+    found: HourPieces,
+    owners: Mapping[str, PodOwner | None],
+    config: AccountingConfig,
+) -> pa.Table:
+    """GPU_SAMPLES, ascending by device and window. Of several holders the first by name stands in the row."""
+    device, window = np.nonzero(found.visible)
+    at = (device, window)
+    devices, label = timeline.devices, holding.window_set[at]
+    first = [min(members).split("/", 1) if members else [None, None] for members in timeline.sets.members]
+    holder = _first_holders(found)[at]
+    tenants, deployments = _holder_facts(holding, owners)
+    rows = len(device)
+    return pa.table(
+        {
+            "cluster": _taken(np.array([cluster], dtype=object), np.zeros(rows, dtype=np.int64)),
+            "window_start": pa.array(
+                timeline.start + window * config.window_ms, GPU_SAMPLES.field("window_start").type
+            ),
+            "node": _taken(devices.node, device),
+            "gpu_uuid": _taken(devices.uuid, device),
+            "mig_instance": _taken(devices.instance, device),
+            "model": _taken(devices.model, device),
+            "namespace": _taken(np.array([f[0] for f in first], dtype=object), label),
+            "pod": _taken(np.array([f[1] for f in first], dtype=object), label),
+            "tenant_id": _taken(tenants, holder),
+            "deployment_id": _taken(deployments, holder),
+            "window_seconds": pa.array(np.full(rows, config.window_seconds, dtype=np.int32)),
+            "utilization": _number(found.utilization, at, 1e6),
+            "memory_used_gb": _number(found.memory, at, 1024.0 * 1024.0),
+            "power_w": _number(found.power, (timeline.board[device], window), 1e3),
+            "estimated": pa.array(found.estimated[at] | found.missing[at]),
+            "method": _methods(found, at),
+        },
+        schema=GPU_SAMPLES,
+    )
+
+
+def _taken(texts: Texts, index: Ints) -> Column:
+    """Few texts, many rows; index -1 is the last text."""
+    values: Column = pa.array(texts.tolist(), pa.string())
+    return values.take(pa.array(np.where(index < 0, len(texts) - 1, index)))
+
+
+def _number(measure: Measure, at: tuple[Ints, Ints], scale: float) -> Column:
+    return pa.array(measure.value[at] / scale, pa.float64(), mask=~measure.known[at])
+
+
+def _methods(found: HourPieces, at: tuple[Ints, Ints]) -> Column:
+    code = np.where(found.missing[at], MISSING_BIT, 0)
+    for bit, rung in enumerate(RUNGS):
+        code += found.rungs[rung][at].astype(np.int64) << bit
+    texts = [
+        "+".join([rung.name.lower() for bit, rung in enumerate(RUNGS) if number >> bit & 1])
+        for number in range(MISSING_BIT)
+    ]
+    texts[0] = "measured"
+    names = np.array([*texts, *["missing"] * MISSING_BIT], dtype=object)
+    return _taken(names, code)
+
+
+def _first_holders(found: HourPieces) -> Ints:
+    """The first holder in each window: devices x windows, NOBODY where there is none."""
+    holders = np.full(found.visible.shape, NOBODY, dtype=np.int64)
+    held = np.flatnonzero(found.pieces.holder != NOBODY)
+    device, window = found.pieces.device[held], found.pieces.window[held]
+    first = held[changes(device, window)]
+    holders[found.pieces.device[first], found.pieces.window[first]] = found.pieces.holder[first]
+    return holders
+
+
+def _holder_facts(holding: Holding, owners: Mapping[str, PodOwner | None]) -> tuple[Texts, Texts]:
+    """Tenant and deployment of each holder; the last element is nobody's."""
+    intervals = holding.intervals
+    tenants: list[str | None] = [None] * len(intervals.workloads)
+    deployments: list[str | None] = [None] * len(intervals.workloads)
+    for workload, tenant, deployment in zip(
+        intervals.workload.tolist(), intervals.tenant.tolist(), intervals.deployment.tolist(), strict=True
+    ):
+        tenants[workload], deployments[workload] = tenant, deployment or str(intervals.workloads[workload])
+    for pod in holding.pods:
+        owner = owners[pod]
+        tenants.append(owner.tenant_id if owner else None)
+        deployments.append(owner.deployment_id if owner else pod)
+    return np.array([*tenants, None], dtype=object), np.array([*deployments, None], dtype=object)

@@ -1,0 +1,118 @@
+"""The composition root: assets, jobs, schedules and the one resource, put together for Dagster.
+
+What belongs here: wiring. What does not: what an asset does, or where a setting comes from.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from datetime import UTC, timedelta
+from itertools import groupby
+
+import dagster as dg
+from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
+
+from assets.allocation import gpu_cost_allocation
+from assets.events import usage_events
+from assets.records import SOURCES, platform_records
+from assets.samples import gpu_samples
+from assets.series import dcgm_series
+from assets.statement import gpu_allocation
+from assets.usage import gpu_usage
+from finops_pipeline.settings import environment, load_settings
+from resources.site import Site, open_site
+
+HOURLY = [dcgm_series, platform_records, gpu_samples, gpu_usage, gpu_cost_allocation, usage_events]
+MONTHLY = [gpu_allocation]
+EXTERNAL = [
+    dg.AssetSpec("prometheus", description="DCGM series of each cluster, raw samples.", group_name="sources"),
+    *(
+        dg.AssetSpec(name, description=f"Table eai.{name} of the platform.", group_name="sources")
+        for name in SOURCES
+        if name != "token_usage"
+    ),
+    dg.AssetSpec(
+        "token_usage", description="Token counts of the inference gateway, in eai.usage_events.", group_name="sources"
+    ),
+]
+"""Where the data comes from: the lineage starts there."""
+LOOK_BACK_HOURS = 48
+"""A schedule does not catch up after downtime by itself: each tick looks this far back."""
+KEY = "%Y-%m-%d-%H:%M"
+"""Partition key of an hour."""
+
+
+@dg.resource
+def configured_site(_context: dg.InitResourceContext) -> Iterator[Site]:
+    """The installation that the environment describes; opened when a run starts, closed when it ends."""
+    settings = load_settings(environment())
+    with open_site(settings, settings.bundle) as site:
+        yield site
+
+
+hourly_job = dg.define_asset_job(
+    "hourly", selection=dg.AssetSelection.assets(*HOURLY), description="Account hours: from readings to booked events."
+)
+monthly_job = dg.define_asset_job(
+    "monthly", selection=dg.AssetSelection.assets(*MONTHLY), description="Compute a month's statement."
+)
+
+
+@dg.schedule(
+    job=hourly_job,
+    cron_schedule="10 * * * *",
+    execution_timezone="UTC",
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+)
+def hourly_schedule(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
+    """At ten past each hour: the ended hours of the last two days that are not computed, one run a stretch of them."""
+    tick = context.scheduled_execution_time.astimezone(UTC)
+    end = tick.replace(minute=0, second=0, microsecond=0)
+    ended = [f"{end - timedelta(hours=back):{KEY}}" for back in range(LOOK_BACK_HOURS, 0, -1)]
+    done = context.instance.get_materialized_partitions(usage_events.key)
+    stretches = list(missing_stretches(ended, done))
+    if not stretches:
+        yield dg.SkipReason(f"the {LOOK_BACK_HOURS} hours before {end:{KEY}} UTC are computed")
+    for first, last in stretches:
+        yield request(first, last, f"{tick:{KEY}}")
+
+
+def missing_stretches(keys: Sequence[str], done: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Runs of neighbouring keys that are not done, as first and last."""
+    for missing, group in groupby(keys, key=lambda key: key not in done):
+        stretch = list(group)
+        if missing:
+            yield stretch[0], stretch[-1]
+
+
+def request(first: str, last: str, reason: str) -> dg.RunRequest:
+    """One run for the hours `first` to `last` (partition keys), both included."""
+    if first == last:
+        return dg.RunRequest(run_key=f"{first}@{reason}", partition_key=first)
+    tags = {ASSET_PARTITION_RANGE_START_TAG: first, ASSET_PARTITION_RANGE_END_TAG: last}
+    return dg.RunRequest(run_key=f"{first}..{last}@{reason}", tags=tags)
+
+
+@dg.schedule(
+    job=monthly_job,
+    cron_schedule="0 3 2 * *",
+    execution_timezone="UTC",
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+)
+def monthly_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
+    """On the 2nd at 03:00: the month before."""
+    tick = context.scheduled_execution_time.astimezone(UTC)
+    last = tick.replace(day=1) - timedelta(days=1)
+    return dg.RunRequest(partition_key=f"{last:%Y-%m}-01")
+
+
+def build(site: object = configured_site) -> dg.Definitions:
+    """All definitions; `site` may be another resource, for tests and for bundles."""
+    return dg.Definitions(
+        assets=[*EXTERNAL, *HOURLY, *MONTHLY],
+        jobs=[hourly_job, monthly_job],
+        schedules=[hourly_schedule, monthly_schedule],
+        resources={"site": site},
+        executor=dg.in_process_executor,
+    )
+
+
+definitions = build()

@@ -1,0 +1,212 @@
+"""Running hours and months in this process, through the Dagster assets, and telling how it went.
+
+The same assets, instance and events as the UI's; only the executor is this process, which saves the daemon.
+What belongs here: launching and summing up. What does not: arguments and printing (`cli`).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
+
+from assets.hours import START, at
+from finops_pipeline.accounting.exact import HOUR_MS, hour_text
+from finops_pipeline.definitions import EXTERNAL, HOURLY, KEY, MONTHLY
+from finops_pipeline.errors import FinopsError, UsageError
+from finops_pipeline.settings import Settings
+from resources.postgres import Database
+from resources.site import Site
+
+QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+INSTANCE_SETTINGS = Path(__file__).with_name("dagster.yaml")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run of hours came to, read back from what it published."""
+
+    cluster_hours: int
+    booked: int
+    provisional: int
+    unpriced: int
+    quarantined: int
+    estimated_share: Decimal
+    """of all device time of these hours"""
+    months: tuple[str, ...]
+
+    def complete(self, limit: Decimal) -> bool:
+        """Nothing unpriced, nothing set aside, and no more estimated than `limit`."""
+        return not self.unpriced and not self.quarantined and self.estimated_share <= limit
+
+
+def dagster_home(settings: Settings) -> Path:
+    """The folder of the Dagster instance under FINOPS_HOME, with its settings in place."""
+    folder = (settings.home / "dagster").absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "dagster.yaml").exists():
+        shutil.copyfile(INSTANCE_SETTINGS, folder / "dagster.yaml")
+    return folder
+
+
+@contextmanager
+def instance_of(settings: Settings) -> Iterator[dg.DagsterInstance]:
+    """The instance whose runs and events the UI shows."""
+    with dg.DagsterInstance.from_config(str(dagster_home(settings))) as instance:
+        yield instance
+
+
+def check_hours(site: Site, first: datetime, past: datetime) -> None:
+    """Refuse a span that is empty, not of whole hours, before the first partition, or not over yet (A2)."""
+    for name, instant in (("--from", first), ("--to", past)):
+        if instant != instant.replace(minute=0, second=0, microsecond=0):
+            raise UsageError(f"{name} {instant:%Y-%m-%dT%H:%M:%SZ} is not a whole hour (A1)")
+    if past <= first:
+        raise UsageError(f"--to {past:%Y-%m-%dT%H:%MZ} is not after --from {first:%Y-%m-%dT%H:%MZ}")
+    if first < START:
+        raise UsageError(f"--from {first:%Y-%m-%dT%H:%MZ}: hours begin at {START:%Y-%m-%dT%H:%MZ}")
+    now = site.now_ms()
+    if past > at(now):
+        last = past - timedelta(hours=1)
+        raise UsageError(
+            f"the hour {last:%Y-%m-%dT%H:00:00Z} has not ended at {hour_text(now)}: ask for hours that are over (A2)"
+        )
+
+
+def run_hours(site: Site, instance: dg.DagsterInstance, first: datetime, past: datetime) -> Outcome:
+    """Compute and publish the hours of `[first, past)` in one run, then the statements of the months they touch."""
+    check_hours(site, first, past)
+    before = last_arrival(site)
+    last = past - timedelta(hours=1)
+    tags = {ASSET_PARTITION_RANGE_START_TAG: f"{first:{KEY}}", ASSET_PARTITION_RANGE_END_TAG: f"{last:{KEY}}"}
+    _run(site, instance, HOURLY, None, tags)
+    months = months_of(first, past)
+    for month in months:
+        _run(site, instance, MONTHLY, f"{month}-01", {})
+    return _outcome(site, first, past, before, months)
+
+
+def months_of(first: datetime, past: datetime) -> tuple[str, ...]:
+    """Months that hours of `[first, past)` lie in, like `2026-10`."""
+    last = past - timedelta(hours=1)
+    count = (last.year - first.year) * 12 + last.month - first.month + 1
+    starts = [first.year * 12 + first.month - 1 + offset for offset in range(count)]
+    return tuple(f"{start // 12:04d}-{start % 12 + 1:02d}" for start in starts)
+
+
+def _run(
+    site: Site,
+    instance: dg.DagsterInstance,
+    assets: Sequence[dg.AssetsDefinition],
+    partition_key: str | None,
+    tags: dict[str, str],
+) -> None:
+    result = dg.materialize(
+        [*EXTERNAL, *assets],
+        instance=instance,
+        resources={"site": site},
+        partition_key=partition_key,
+        tags=tags,
+        run_config=QUIET,
+        raise_on_error=False,
+    )
+    if not result.success:
+        raise _failure(result)
+
+
+def _failure(result: dg.ExecuteInProcessResult) -> Exception:
+    """The error of the step that failed: what a user can mend as one line, a defect with its traceback."""
+    for event in result.all_events:
+        failure = event.step_failure_data if event.is_step_failure else None
+        if failure is not None and failure.user_failure_data is not None:
+            return FinopsError(failure.user_failure_data.description or f"{event.step_key} failed")
+        if failure is not None and failure.error is not None:
+            return RuntimeError(f"{event.step_key}: {failure.error.to_string()}")
+    return RuntimeError("the run failed before any step did")
+
+
+def last_arrival(site: Site) -> int:
+    """The ledger's high-water mark."""
+    return int(_one(site, "SELECT coalesce(max(seq), 0) AS seq FROM eai.usage_events", ())["seq"])
+
+
+def _one(site: Site, statement: str, params: tuple[object, ...]) -> dict[str, Any]:
+    """The only row of an aggregate."""
+    return dict(site.database.query(statement, params).to_pylist()[0])
+
+
+def _outcome(site: Site, first: datetime, past: datetime, before: int, months: tuple[str, ...]) -> Outcome:
+    span = (list(site.doors), first, past)
+    hours = _one(
+        site,
+        "SELECT count(*) AS computed, count(*) FILTER (WHERE provisional) AS provisional,"
+        " coalesce(sum(unpriced), 0) AS unpriced, coalesce(sum(quarantined), 0) AS quarantined"
+        " FROM eai.hour_runs WHERE cluster = ANY(%s) AND hour >= %s AND hour < %s",
+        span,
+    )
+    times = _one(
+        site,
+        "SELECT coalesce(sum(measured_seconds), 0) AS measured,"
+        " coalesce(sum(measured_seconds + estimated_seconds + missing_seconds), 0) AS whole"
+        " FROM eai.gpu_usage WHERE cluster = ANY(%s) AND hour >= %s AND hour < %s",
+        span,
+    )
+    booked = _one(
+        site,
+        "SELECT count(*) AS events FROM eai.usage_events WHERE usage_type <> 'llm'"
+        " AND cluster = ANY(%s) AND period_start >= %s AND period_start < %s AND seq > %s",
+        (*span, before),
+    )
+    return Outcome(
+        cluster_hours=hours["computed"],
+        booked=booked["events"],
+        provisional=hours["provisional"],
+        unpriced=int(hours["unpriced"]),
+        quarantined=int(hours["quarantined"]),
+        estimated_share=1 - times["measured"] / times["whole"] if times["whole"] else Decimal(0),
+        months=months,
+    )
+
+
+def booked_since(site: Site, seq: int) -> list[str]:
+    """Documents of the events booked after arrival `seq`, in order, as canonical JSON with their hash."""
+    found = site.database.query(
+        "SELECT document, content_sha256 FROM eai.usage_events WHERE usage_type <> 'llm' AND seq > %s ORDER BY seq",
+        (seq,),
+    )
+    return [f'{row["document"][:-1]},"content_sha256":"{row["content_sha256"]}"}}' for row in found.to_pylist()]
+
+
+def missing_hours(site: Site, first: datetime, past: datetime) -> list[datetime]:
+    """Hours of `[first, past)` that are not published for every cluster, or only provisionally (A16)."""
+    clusters = list(site.doors)
+    with site.database.transaction(snapshot=True) as connection:
+        rows = connection.execute(
+            "SELECT hour FROM eai.hour_runs WHERE cluster = ANY(%s) AND hour >= %s AND hour < %s AND NOT provisional"
+            " GROUP BY hour HAVING count(*) = %s",
+            (clusters, first, past, len(clusters)),
+        ).fetchall()
+    done = {row[0].astimezone(UTC) for row in rows}
+    hours = [first + timedelta(hours=index) for index in range(int((past - first) / timedelta(milliseconds=HOUR_MS)))]
+    return [hour for hour in hours if hour not in done]
+
+
+def status(database: Database, clusters: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """A row per cluster and UTC day: hours computed, provisional, unpriced, quarantined, highest estimated share."""
+    found = database.query(
+        "SELECT cluster, to_char(hour, 'YYYY-MM-DD') AS day, count(*) AS computed,"
+        " count(*) FILTER (WHERE provisional) AS provisional, sum(unpriced)::bigint AS unpriced,"
+        " sum(quarantined)::bigint AS quarantined, max(estimated_share) AS highest_estimated_share,"
+        " max(published_at) AS published_at"
+        " FROM eai.hour_runs WHERE %s::text[] IS NULL OR cluster = ANY(%s) GROUP BY 1, 2 ORDER BY 1, 2",
+        (None if clusters is None else list(clusters),) * 2,
+    )
+    return list(found.to_pylist())

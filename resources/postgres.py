@@ -1,0 +1,471 @@
+"""The door to Postgres, schema `eai`: typed reads and bulk writes in Arrow, one transaction per publication.
+
+Work runs as `eai_pipeline`: every transaction starts with SET LOCAL ROLE, so row-level security and the missing rights
+on the ledger hold whatever login the URL names, and nothing of it stays on a pooled connection. Connections come from
+SQLAlchemy's small pool (checked before use, safe across fork).
+
+Belongs here: what the pipeline stores and reads. Does not: what is computed (accounting), DDL (contracts/migrations),
+starting a server (embedded). Rules: A1 (instants to milliseconds), A5 (arrival order), A22, A34.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from functools import cache, cached_property
+from importlib.resources import files
+from typing import Any, cast
+from uuid import UUID
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+import rfc8785
+import sqlalchemy as sa
+from psycopg import sql
+from psycopg.abc import Params
+
+from contracts import lake, migrations
+from contracts.policy import FIELDS, PRICES, PolicyError, validate_policy
+from finops_pipeline.errors import SourceError, UsageError
+from resources.postgres_arrow import Connection, incoming, select, with_constant
+from resources.postgres_errors import CONNECT_SECONDS, shown, translated
+
+ROLE = "eai_pipeline"
+HOUR = timedelta(hours=1)
+REACH = timedelta(hours=24)
+GENESIS = "0" * 64
+
+_APPLICATION = "finops_pipeline"
+_WORK = sql.SQL("SET LOCAL ROLE eai_pipeline; SET LOCAL TimeZone = 'UTC'; SET LOCAL lock_timeout = '600s'")
+_PLATFORM = (
+    "workload_events",
+    "deployments",
+    "token_usage",
+    "allocation_policies",
+    "deployment_storage",
+    "gpu_inventory",
+)
+_IN_ARRIVAL_ORDER = frozenset({"workload_events", "usage_events", "quarantine"})
+_WITHOUT_HOLDER = frozenset({"gpu_samples", "gpu_usage"})
+_KEYS = frozenset(
+    (
+        "cluster",
+        "hour",
+        "window_start",
+        "workload_id",
+        "gpu_model",
+        "gpu_uuid",
+        "mig_instance",
+        "tenant_id",
+        "usage_type",
+    )
+)
+
+
+class Database:
+    """Schema `eai` of one database.
+
+    `url` is a Postgres URL for work; its user must be a member of `eai_pipeline`. `admin_url` is for `migrate()`, the
+    same URL unless given. Neither shows its password in `repr` or in an error.
+    """
+
+    def __init__(self, url: str, *, admin_url: str | None = None) -> None:
+        self._url = _parsed(url)
+        self._admin_url = self._url if admin_url is None else _parsed(admin_url)
+
+    def __repr__(self) -> str:
+        return f"Database({self._url.render_as_string(hide_password=True)})"
+
+    @cached_property
+    def _engine(self) -> sa.Engine:
+        return _engine(self._url)
+
+    def close(self) -> None:
+        """Close the pooled connections; the next use opens new ones."""
+        self._engine.dispose()
+
+    def migrate(self) -> None:
+        """Bring schema `eai` to this program's version, in one transaction; with nothing to do it is one quick look.
+
+        UsageError where the user may not, or the database is newer than the program.
+        """
+        engine = _engine(self._admin_url)
+        try:
+            with translated(self._admin_url), engine.begin() as connection:
+                found = migrations.revision(connection)
+                if found is not None and found > migrations.HEAD:
+                    raise UsageError(
+                        f"{shown(self._url)}: schema eai is at version {found}, newer than this program's"
+                        f" {migrations.HEAD}: update finops_pipeline"
+                    )
+                if found != migrations.HEAD:
+                    migrations.upgrade(connection)
+                if self._url.username and self._url.username != self._admin_url.username:
+                    worker = connection.dialect.identifier_preparer.quote(self._url.username)
+                    connection.execute(sa.text(f"GRANT {ROLE} TO {worker}"))
+        finally:
+            engine.dispose()
+
+    # Transactions
+
+    @contextmanager
+    def transaction(self, *, snapshot: bool = False) -> Iterator[Connection]:
+        """One transaction as `eai_pipeline` on a pooled connection: committed at the end, rolled back on any error.
+
+        `snapshot` makes it read-only and all its queries see one instant. Raises SourceError (`transient` tells
+        whether another try may help) or UsageError for what a user can mend; other database errors are defects.
+        """
+        with translated(self._url):
+            pooled = self._engine.raw_connection()
+            connection = cast(Connection, pooled.driver_connection)
+            try:
+                if snapshot:
+                    connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+                connection.execute(_WORK)
+                yield connection
+                connection.commit()
+            except BaseException:
+                if not connection.closed:
+                    connection.rollback()
+                raise
+            finally:
+                pooled.close()
+
+    def hour_lock(self, connection: Connection, cluster: str, hour: datetime) -> None:
+        """Wait to be the only writer of this hour until the transaction ends; take several hours in ascending order."""
+        _lock(connection, f"hour|{cluster}|{hour.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}")
+
+    # Reading
+
+    def query(
+        self,
+        statement: str | sql.Composable,
+        params: Params | None = None,
+        *,
+        schema: pa.Schema | None = None,
+        connection: Connection | None = None,
+    ) -> pa.Table:
+        """The rows of a SELECT as Arrow, in a snapshot of its own or in the transaction of `connection`.
+
+        With `schema`, columns are cast to it (instants half-even to its unit; a decimal that does not fit is an
+        error). Without, numeric becomes decimal128(38, the most fractional digits seen), timestamptz microseconds UTC,
+        arrays list<string>, everything unknown a string.
+        """
+        if connection is not None:
+            return select(connection, statement, params, schema)
+        with self.transaction(snapshot=True) as own:
+            return select(own, statement, params, schema)
+
+    def read_hours(
+        self, table: str, cluster: str | None, start: datetime, end: datetime, *, connection: Connection | None = None
+    ) -> pa.Table:
+        """A result table's rows of [start, end) in its lake schema, of one cluster or of all.
+
+        The tenant is null where nobody holds the time.
+        """
+        schema = lake.TABLES[table]
+        holder = sql.SQL("CASE WHEN attributed THEN tenant_id END AS tenant_id")
+        statement = sql.SQL(
+            "SELECT {} FROM eai.{} AS t WHERE cluster = coalesce(%s, cluster) AND {} >= %s AND {} < %s ORDER BY {}"
+        )
+        time = sql.Identifier(_time_column(table))
+        bound = statement.format(
+            sql.SQL(", ").join(
+                holder if name == "tenant_id" and table in _WITHOUT_HOLDER else sql.Identifier(name)
+                for name in schema.names
+            ),
+            sql.Identifier(table),
+            sql.SQL("" if cluster is None else "cluster = %(cluster)s AND "),
+            time,
+            time,
+            sql.SQL(", ").join(sql.SQL("t.{}").format(_ordered(name)) for name in schema.names if name in _KEYS),
+        )
+        scope = {"cluster": cluster, "start": start, "end": end}
+        return self.query(bound, scope, schema=schema, connection=connection)
+
+    def read_policies(self) -> pa.Table:
+        """All policies (ALLOCATION_POLICIES), by id."""
+        return self.query(_platform_sql("allocation_policies"), schema=lake.ALLOCATION_POLICIES)
+
+    def read_platform(self, cluster: str, start: datetime, end: datetime, default_cluster: bool) -> dict[str, pa.Table]:
+        """What the platform recorded that the hours of [start, end) can need, as one snapshot, in the lake's schemas.
+
+        `workload_events`: all before end + 24 h, in order of arrival. `token_usage`: [start - 24 h, end + 24 h), in
+        order of arrival (before: A27's `proportional`; after: A5's `future`). Both also hold every other row with the
+        id of one of these, so that a conflict looks the same from every hour. The other tables are whole.
+        `default_cluster`: rows without a cluster are this one's.
+        """
+        scope = {"cluster": cluster, "default": default_cluster, "from": start - REACH, "to": end + REACH}
+        with self.transaction(snapshot=True) as connection:
+            return {name: select(connection, _platform_sql(name), scope, lake.TABLES[name]) for name in _PLATFORM}
+
+    # Writing
+
+    def copy(self, connection: Connection, table: str, data: pa.Table) -> int:
+        """Append `data` to `eai.<table>` in bulk; its columns must be columns of the table. Returns the row count.
+
+        COPY FROM is refused under row-level security, hence by way of a temporary table.
+        """
+        if data.num_rows == 0:
+            return 0
+        with incoming(connection, table, data) as columns:
+            statement = sql.SQL("INSERT INTO eai.{0} ({1}) SELECT {1} FROM incoming").format(
+                sql.Identifier(table), columns
+            )
+            if table in _IN_ARRIVAL_ORDER:
+                statement += sql.SQL(" ORDER BY ordinal")
+            return connection.execute(statement).rowcount
+
+    def replace(self, connection: Connection, table: str, data: pa.Table, **key: object) -> int:
+        """Delete the rows whose columns equal `key`, then `copy` the data, an empty one too. Returns its row count."""
+        condition = sql.SQL(" AND ").join(sql.SQL("{} = %s").format(sql.Identifier(name)) for name in key)
+        connection.execute(
+            sql.SQL("DELETE FROM eai.{} WHERE {}").format(sql.Identifier(table), condition), list(key.values())
+        )
+        return self.copy(connection, table, data)
+
+    def replace_hour(
+        self, connection: Connection, table: str, cluster: str, hours: Sequence[datetime], data: pa.Table
+    ) -> int:
+        """Replace all rows of these hours of a cluster by `data`, an empty result too. Returns its row count.
+
+        `data` may lack `cluster`, and `hour` if there is just one; rows outside `hours` are a ValueError. Rows of
+        nobody in `gpu_samples` and `gpu_usage` must have passed through `attributed`.
+        """
+        time = _time_column(table)
+        data = with_constant(data, "cluster", cluster)
+        if len(hours) == 1 and time == "hour":
+            data = with_constant(data, time, hours[0], lake.INSTANT)
+        _require_inside(table, data, cluster, time, hours)
+        if table == "gpu_samples":
+            self._create_sample_partitions(connection, hours)
+        for first, past in _spans(hours):
+            connection.execute(
+                sql.SQL("DELETE FROM eai.{0} WHERE cluster = %s AND {1} >= %s AND {1} < %s").format(
+                    sql.Identifier(table), sql.Identifier(time)
+                ),
+                (cluster, first, past),
+            )
+        return self.copy(connection, table, data)
+
+    def _create_sample_partitions(self, connection: Connection, hours: Sequence[datetime]) -> None:
+        """In a transaction of its own, so that no other cluster's publication waits for this one's."""
+        names = sorted({f"gpu_samples_{hour.astimezone(UTC):%Y%m%d}" for hour in hours})
+        missing = connection.execute(
+            "SELECT FROM unnest(%s::text[]) AS name WHERE to_regclass('eai.' || name) IS NULL", [names]
+        ).fetchone()
+        if missing is not None:
+            with self.transaction() as own:
+                for first, past in _spans(hours):
+                    own.execute("SELECT eai.create_gpu_samples_partitions(%s, %s)", (first, past))
+
+    def drop_samples(self, before: datetime) -> int:
+        """Retention: drop the UTC days of `eai.gpu_samples` before that of `before`. Returns how many."""
+        with self.transaction() as connection:
+            row = connection.execute("SELECT eai.drop_gpu_samples_partitions(%s)", [before]).fetchone()
+        return int(row[0]) if row else 0
+
+    # Platform records from files
+
+    def load_platform(self, cluster: str, tables: Mapping[str, pa.Table]) -> dict[str, int]:
+        """Bring a bundle's tables (lake schemas, by lake name) into the database, all or nothing.
+
+        Returns the rows that are new, per table. Logs (`workload_events`, `token_usage`) and policies get the rows
+        whose whole content is not there yet, in the order of the file: the same bundle twice adds nothing, and
+        conflicting rows (A5) keep their order. State (`deployments`, `deployment_storage`, `gpu_inventory`) becomes
+        what the bundle says for this cluster: a later export of a disk with its end filled in is the same disk. A
+        table that is not given stays as it is.
+        """
+        added = {}
+        with self.transaction() as connection:
+            _lock(connection, f"load|{cluster}")
+            for table, data in tables.items():
+                try:
+                    added[table] = self._load(connection, cluster, table, data)
+                except psycopg.IntegrityError as error:
+                    raise UsageError(f"{table}: {error.diag.message_primary}") from None
+        return added
+
+    def _load(self, connection: Connection, cluster: str, table: str, data: pa.Table) -> int:
+        here = with_constant(data, "cluster", cluster)
+        match table:
+            case "allocation_policies":
+                return self.add_policies(connection, data.to_pylist(), table)
+            case "workload_events":
+                return _append_new(connection, table, here)
+            case "token_usage":
+                events = with_constant(here, "usage_type", "llm")
+                return _append_new(connection, "usage_events", with_constant(events, "source", "bundle"))
+            case "deployments" | "deployment_storage" | "gpu_inventory":
+                if table == "deployments":
+                    _require_unique(table, "deployment_id", data)
+                before = connection.execute(
+                    sql.SQL("DELETE FROM eai.{} WHERE cluster = %s").format(sql.Identifier(table)), [cluster]
+                ).rowcount
+                return max(0, self.copy(connection, table, here) - before)
+            case _:
+                raise ValueError(f"{table} is not a table of the platform")
+
+    def add_policies(self, connection: Connection, documents: Sequence[Mapping[str, Any]], where: str) -> int:
+        """Insert the policies that are not there yet; `where` names the file in errors. Returns how many were new.
+
+        UsageError for a policy that is not valid, or one whose id is taken by other content (A22).
+        """
+        try:
+            policies = [validate_policy(document, where) for document in documents]
+        except PolicyError as error:
+            raise UsageError(str(error)) from None
+        _lock(connection, "policies")
+        stored = select(connection, _platform_sql("allocation_policies"), None, lake.ALLOCATION_POLICIES)
+        known = {policy["id"]: policy for policy in stored.to_pylist()}
+        new = []
+        for policy in policies:
+            booked = known.setdefault(policy["id"], policy)
+            if booked is policy:
+                new.append(policy)
+            for field in FIELDS:
+                if _comparable(field, booked[field]) != _comparable(field, policy[field]):
+                    raise UsageError(
+                        f"{where}: policy {policy['id']}: {field} is {policy[field]}, but this policy exists with"
+                        f" {booked[field]}; policies are immutable: give the change a new id and effective_from"
+                    )
+        return self.copy(connection, "allocation_policies", pa.Table.from_pylist(new, lake.ALLOCATION_POLICIES))
+
+    # Audit
+
+    def append_audit(
+        self, connection: Connection, kind: str, payload: Mapping[str, Any], occurred_at: datetime
+    ) -> dict[str, Any]:
+        """Append an entry to the hash chain (A34) and return it (contracts/v1/audit-event.schema.json).
+
+        Call it last in a transaction: other writers wait from here to the commit.
+        """
+        _lock(connection, "audit")
+        last = connection.execute("SELECT seq, entry_sha256 FROM eai.audit_events ORDER BY seq DESC LIMIT 1").fetchone()
+        occurred_at = occurred_at.astimezone(UTC)
+        entry: dict[str, Any] = {
+            "schema_version": "1.0",
+            "seq": 1 if last is None else last[0] + 1,
+            "occurred_at": occurred_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "kind": kind,
+            "payload": dict(payload),
+            "previous_sha256": GENESIS if last is None else last[1],
+        }
+        row = connection.execute(
+            "INSERT INTO eai.audit_events (seq, occurred_at, kind, previous_sha256, entry_sha256, document)"
+            " SELECT %s, %s, %s, %s, encode(sha256(convert_to(d, 'UTF8')), 'hex'), d FROM (SELECT %s::text AS d) AS t"
+            " RETURNING entry_sha256",
+            (entry["seq"], occurred_at, kind, entry["previous_sha256"], rfc8785.dumps(entry).decode()),
+        ).fetchone()
+        if row is None:
+            raise SourceError(f"{shown(self._url)}: the audit entry was not stored", transient=False)
+        return {**entry, "entry_sha256": row[0]}
+
+
+def attributed(data: pa.Table, platform_tenant: str | UUID) -> pa.Table:
+    """`gpu_samples` or `gpu_usage` as stored: rows of nobody belong to the platform tenant and say so."""
+    owner: Any = pc.coalesce(data["tenant_id"], pa.scalar(str(platform_tenant)))
+    stored = data.set_column(data.schema.get_field_index("tenant_id"), "tenant_id", owner)
+    return stored.append_column("attributed", data["tenant_id"].is_valid())
+
+
+def _parsed(url: str) -> sa.URL:
+    try:
+        parsed = sa.make_url(re.sub(r"^postgres://", "postgresql://", url.strip()))
+    except (sa.exc.ArgumentError, ValueError):
+        parsed = None
+    if parsed is None or parsed.get_backend_name() != "postgresql":
+        raise UsageError("EAI_DATABASE_URL is not a Postgres URL: write postgresql://user:password@host:5432/database")
+    return parsed.set(drivername="postgresql+psycopg")
+
+
+def _engine(url: sa.URL) -> sa.Engine:
+    defaults = {"connect_timeout": str(CONNECT_SECONDS), "application_name": _APPLICATION}
+    return sa.create_engine(
+        url.update_query_dict({name: value for name, value in defaults.items() if name not in url.query}),
+        connect_args={"prepare_threshold": None, "keepalives_idle": 30, "tcp_user_timeout": 60_000},
+        pool_size=4,
+        pool_pre_ping=True,
+    )
+
+
+@cache
+def _platform_sql(table: str) -> str:
+    return files("resources").joinpath("sql", f"platform_{table}.sql").read_text(encoding="utf-8")
+
+
+def _lock(connection: Connection, name: str) -> None:
+    connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"eai|{name}"])
+
+
+def _time_column(table: str) -> str:
+    return "window_start" if table == "gpu_samples" else "hour"
+
+
+def _ordered(name: str) -> sql.Composable:
+    """Byte order, so that a result does not depend on the server's locale."""
+    if name in {"hour", "window_start", "tenant_id"}:
+        return sql.Identifier(name)
+    return sql.SQL('{} COLLATE "C"').format(sql.Identifier(name))
+
+
+def _spans(hours: Sequence[datetime]) -> list[tuple[datetime, datetime]]:
+    """Hours as half-open spans, consecutive ones joined."""
+    spans: list[tuple[datetime, datetime]] = []
+    for hour in sorted(set(hours)):
+        if spans and spans[-1][1] == hour:
+            spans[-1] = (spans[-1][0], hour + HOUR)
+        else:
+            spans.append((hour, hour + HOUR))
+    return spans
+
+
+def _require_inside(table: str, data: pa.Table, cluster: str, time: str, hours: Sequence[datetime]) -> None:
+    """What is not deleted first must not be written: the next run would write it again."""
+    if set(data["cluster"].unique().to_pylist()) - {cluster}:
+        raise ValueError(f"{table}: rows of another cluster than {cluster}")
+    outside: set[Any] = set(pc.floor_temporal(data[time], unit="hour").unique().to_pylist()) - set(hours)
+    if outside:
+        raise ValueError(f"{table}: rows outside the hours that are replaced: {sorted(outside)[:3]}")
+
+
+def _require_unique(table: str, column: str, data: pa.Table) -> None:
+    """Postgres does not say which key was doubled where row-level security is on."""
+    seen = set()
+    for row, value in enumerate(data[column].to_pylist(), 1):
+        if value in seen:
+            raise UsageError(f"{table}: row {row}: {column} {value} is there twice; keep one of them")
+        seen.add(value)
+
+
+def _append_new(connection: Connection, table: str, data: pa.Table) -> int:
+    """Append the rows whose whole content `eai.<table>` does not hold yet, in their order, equal ones once."""
+    if data.num_rows == 0:
+        return 0
+    with incoming(connection, table, data) as columns:
+        connection.execute("ANALYZE incoming")
+        return connection.execute(
+            sql.SQL(
+                "INSERT INTO eai.{table} ({columns})"
+                " SELECT {columns} FROM (SELECT {columns}, min(ordinal) AS ordinal FROM incoming GROUP BY {columns}) i"
+                " WHERE NOT EXISTS (SELECT FROM eai.{table} t WHERE t.event_id = i.event_id{kind} AND {same})"
+                " ORDER BY ordinal"
+            ).format(
+                table=sql.Identifier(table),
+                columns=columns,
+                kind=sql.SQL(" AND t.usage_type = 'llm'" if table == "usage_events" else ""),
+                same=sql.SQL(" AND ").join(
+                    sql.SQL("t.{0} IS NOT DISTINCT FROM i.{0}").format(sql.Identifier(name))
+                    for name in data.schema.names
+                ),
+            )
+        ).rowcount
+
+
+def _comparable(field: str, value: Any) -> Any:
+    """Prices by value: 2.1 and 2.10 are the same price."""
+    return Decimal(value) if field in PRICES else value

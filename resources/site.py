@@ -1,0 +1,146 @@
+"""One installation: where readings come from, where results go, and what time it is.
+
+Assets get exactly one resource, this one. What belongs here: opening the doors that the settings name.
+What does not: the doors themselves.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from finops_pipeline.accounting.config import AccountingConfig
+from finops_pipeline.errors import UsageError
+from finops_pipeline.settings import Settings
+from resources import embedded
+from resources.bundle import Bundle
+from resources.lake import Lake
+from resources.postgres import Database
+from resources.prometheus import PrometheusDoor
+from resources.series import window
+
+
+class SeriesDoor(Protocol):
+    """Where the DCGM series of a cluster come from."""
+
+    def series(self, start_ms: int, end_ms: int, metrics: Sequence[str], *, may_be_gone: bool = False) -> pa.Table:
+        """Raw samples with `start <= t < end`, schema DCGM_SERIES.
+
+        A span before all that is kept is a SourceError, unless it `may_be_gone`.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class FileDoor:
+    """The series of a bundle."""
+
+    table: pa.Table = field(repr=False)
+
+    def series(
+        self,
+        start_ms: int,
+        end_ms: int,
+        metrics: Sequence[str],  # noqa: ARG002
+        *,
+        may_be_gone: bool = False,  # noqa: ARG002
+    ) -> pa.Table:
+        return window(self.table, start_ms, end_ms)
+
+
+def _untold(_stage: str, _hour: int) -> None:
+    """Nobody watches."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """Everything outside that the assets touch."""
+
+    lake: Lake
+    database: Database
+    doors: Mapping[str, SeriesDoor]
+    """by cluster; the first is the default one"""
+    config: AccountingConfig
+    now_ms: Callable[[], int]
+    bundle: Bundle | None = None
+    """set where the doors are a bundle's files, which never grow: then each run lands them afresh"""
+    progress: Callable[[str, int], None] = _untold
+    """told of each hour that a stage has finished"""
+
+    def is_default(self, cluster: str) -> bool:
+        """Whether rows without a cluster are this one's."""
+        return cluster == next(iter(self.doors))
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _stopped(now: datetime) -> Callable[[], int]:
+    return lambda: round(now.timestamp() * 1000)
+
+
+@contextmanager
+def open_database(settings: Settings) -> Iterator[Database]:
+    """The configured database, or the embedded one under FINOPS_HOME; its schema is up to date."""
+    if settings.database_url is not None:
+        database = Database(settings.database_url.get_secret_value())
+        try:
+            database.migrate()
+            yield database
+        finally:
+            database.close()
+        return
+    with embedded.start(settings.home / "postgres") as server:
+        database = Database(server.url, admin_url=server.admin_url)
+        try:
+            database.migrate()
+            yield database
+        finally:
+            database.close()
+
+
+@contextmanager
+def open_site(settings: Settings, bundle_folder: Path | None = None) -> Iterator[Site]:
+    """The installation that the settings describe, or a bundle on top of its storage.
+
+    Raises UsageError for what is not set or wrong, SourceError where a system cannot be reached.
+    """
+    lake = Lake(settings.lake_folder)
+    if bundle_folder is not None:
+        bundle = Bundle.open(bundle_folder)
+        config, series, records = bundle.accounting(), bundle.series(), bundle.platform()
+        clock = wall_clock_ms if bundle.now is None else _stopped(bundle.now)
+        with open_database(settings) as database:
+            database.load_platform(bundle.cluster, records)
+            yield Site(lake, database, {bundle.cluster: FileDoor(series)}, config, clock, bundle)
+        return
+    if not settings.prometheus_urls:
+        raise UsageError(
+            "FINOPS_PROMETHEUS_URLS is not set: name at least one cluster, like prod=http://prometheus:9090, "
+            "or run a bundle of files (finops run --bundle DIR)"
+        )
+    config = settings.accounting()
+    token = settings.bearer_token()
+    doors = {
+        cluster: PrometheusDoor(
+            cluster=cluster,
+            url=url,
+            bearer_token=token.get_secret_value() if token else None,
+            username=settings.prometheus_user,
+            password=settings.prometheus_password.get_secret_value() if settings.prometheus_password else None,
+            ca_file=settings.prometheus_ca_file,
+            thanos=settings.prometheus_thanos,
+            timeout=float(settings.prometheus_timeout_seconds),
+        )
+        for cluster, url in settings.prometheus_urls.items()
+    }
+    with open_database(settings) as database:
+        yield Site(lake, database, doors, config, wall_clock_ms)

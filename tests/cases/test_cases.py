@@ -1,0 +1,53 @@
+"""Every case through the whole pipeline: bundle, Postgres, Dagster assets, lake, ledger, files (bundles.md)."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from finops_pipeline.export import export
+from finops_pipeline.runner import booked_since, last_arrival, run_hours
+from finops_pipeline.settings import load_settings
+from resources.site import open_site
+from tests.databases import Databases
+
+CASES = sorted(path.name for path in Path(__file__).parent.iterdir() if (path / "bundle.toml").exists())
+EXACT = ("gpu_usage.csv", "allocation.csv", "fleet.csv", "gpu_allocation.json")
+
+
+@pytest.fixture(scope="module")
+def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databases]:
+    with Databases(tmp_path_factory.mktemp("postgres")) as found:
+        yield found
+
+
+def test_there_are_cases() -> None:
+    assert len(CASES) >= 24
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_case(case: str, cases: Path, databases: Databases, tmp_path: Path) -> None:
+    expected, out = cases / case / "expected", tmp_path / "out"
+    settings = load_settings({"FINOPS_HOME": str(tmp_path / "home"), "EAI_DATABASE_URL": databases.fresh()})
+    with open_site(settings, cases / case) as site, dg.DagsterInstance.ephemeral() as instance:
+        assert site.bundle is not None
+        span = site.bundle.start, site.bundle.end
+        before = last_arrival(site)
+        outcome = run_hours(site, instance, *span)
+        export(site, *span, outcome.months, booked_since(site, before), out)
+        assert run_hours(site, instance, *span).booked == 0, "the same inputs book nothing twice (A32)"
+    for name in EXACT:
+        assert (out / name).read_text() == (expected / name).read_text(), name
+    assert _quarantine(out / "quarantine.csv") == _quarantine(expected / "quarantine.csv")
+    priced = sum(1 for line in (out / "allocation.csv").read_text().splitlines()[1:] if line)
+    assert outcome.booked == priced, "the first booking is one event an allocation row (A31)"
+
+
+def _quarantine(path: Path) -> list[tuple[str, str, str]]:
+    """Source, key and reason of each row; the detail is free text."""
+    with path.open(newline="") as file:
+        return [(row["source"], row["key"], row["reason"]) for row in csv.DictReader(file)]

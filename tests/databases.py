@@ -1,0 +1,45 @@
+"""Fresh databases for tests, quickly: one private Postgres, and copies of a migrated template in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+from psycopg import sql
+
+from resources import embedded
+from resources.postgres import Database
+
+
+class Databases:
+    """A server under `folder`; each `fresh()` is the URL of a new database with schema `eai` in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._server = embedded.start(folder)
+        self._count = 0
+
+    def __enter__(self) -> Self:
+        database = Database(self._server.url, admin_url=self._server.admin_url)
+        database.migrate()
+        database.close()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.close()
+
+    def fresh(self) -> str:
+        """URL of a new database, as the worker."""
+        self._count += 1
+        name, parts = f"fresh_{self._count}", urlsplit(self._server.admin_url)
+        with psycopg.connect(urlunsplit(parts._replace(path="/postgres")), autocommit=True) as connection:
+            connection.execute(
+                sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
+                    sql.Identifier(name), sql.Identifier(parts.path.lstrip("/"))
+                )
+            )
+        return urlunsplit(urlsplit(self._server.url)._replace(path=f"/{name}"))

@@ -1,0 +1,1 @@
+"""A slow, independent second implementation of the accounting rules, for tests only."""

@@ -1,0 +1,412 @@
+"""Small random fleets with everything that goes wrong in real ones, from one seed.
+
+A fleet is plain data for the reference (`reference.py`) and, through `fast.py`, for the pipeline. Faults are named
+features, so that a test can leave one out by name. What does NOT belong here: any expectation about the result.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from .reference import (
+    ENERGY,
+    HOUR,
+    MEMORY,
+    POWER,
+    PROF,
+    UTIL,
+    Deployment,
+    Event,
+    InventoryEntry,
+    Sample,
+    Settings,
+)
+
+START = 1_790_848_800_000  # 2026-10-01T10:00:00Z
+RAW = {"H100": "NVIDIA H100 80GB HBM3", "A30": "NVIDIA A30", "T4": "Tesla T4"}
+LAYOUTS = {
+    "H100": (
+        (("2", "3g.40gb"), ("3", "2g.20gb"), ("9", "1g.10gb"), ("10", "1g.10gb")),
+        (("1", "4g.40gb"), ("2", "3g.40gb")),
+        (("2", "3g.40gb"), ("5", "2g.20gb")),
+        (("7", "1g.10gb"), ("8", "1g.10gb"), ("13", "1g.10gb")),
+    ),
+    "A30": ((("1", "2g.12gb"), ("2", "2g.12gb")), (("1", "2g.12gb"), ("5", "1g.6gb"), ("6", "1g.6gb"))),
+}
+CLASSES = {
+    "H100-80GB": Fraction(1),
+    "T4": Fraction(1),
+    "T4-half": Fraction(1, 2),
+    "T4-quarter": Fraction(1, 4),
+    "H100-1g": Fraction(1, 7),
+    "H100-3g": Fraction(3, 7),
+}
+FEATURES = frozenset(
+    {
+        "mig",
+        "reconfigure",
+        "shared_labels",
+        "flips",
+        "processes",
+        "outages",
+        "long_outages",
+        "drops",
+        "rejected",
+        "absent",
+        "counter_faults",
+        "two_jobs",
+        "churn",
+        "slow",
+        "named",
+        "inventory",
+        "faulty_events",
+        "reused_pods",
+        "re_placed",
+        "label_noise",
+        "mixed_util",
+        "missing_copies",
+        "far_readings",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Everything that an hour's accounting reads."""
+
+    samples: list[Sample]
+    events: list[Event]
+    deployments: list[Deployment]
+    inventory: list[InventoryEntry]
+    settings: Settings
+    hours: list[int]
+    now: int
+
+    def without(self, **changes: object) -> Fleet:
+        """A copy with other content."""
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+
+@dataclass
+class Board:
+    """A board while the fleet is made up."""
+
+    uuid: str
+    card: str
+    scrape: int
+    offset: int
+    layouts: list[tuple[int, tuple[tuple[str, str], ...]]]
+    mode: str
+    labels: dict[str, list[tuple[int, int, tuple[str, str]]]] = field(default_factory=dict)
+
+    def layout(self, at: int) -> tuple[tuple[str, str], ...]:
+        return next(layout for since, layout in reversed(self.layouts) if since <= at)
+
+    def devices(self) -> list[str]:
+        return sorted({instance for _, layout in self.layouts for instance, _ in layout})
+
+
+def fleet_of(seed: int, features: frozenset[str] = FEATURES) -> Fleet:
+    """The fleet of a seed; the same seed and features give the same fleet."""
+    return _Maker(random.Random(seed), features).make()  # noqa: S311 - a reproducible test input, no secret
+
+
+class _Maker:
+    def __init__(self, rng: random.Random, features: frozenset[str]) -> None:
+        self.rng, self.features = rng, features
+
+    def chance(self, feature: str, probability: float) -> bool:
+        """Draws also where the feature is off, so that the rest of the fleet stays."""
+        drawn = self.rng.random() < probability
+        return drawn and feature in self.features
+
+    def instant(self) -> int:
+        """An odd millisecond of the period or a little around it."""
+        rng = self.rng
+        at = rng.randrange(self.begin, self.end)
+        return rng.choice((at, at, at // 1000 * 1000, at // 60000 * 60000, round(at / HOUR) * HOUR))
+
+    def make(self) -> Fleet:
+        rng = self.rng
+        self.window = rng.choice((15, 30, 60, 60, 60))
+        hours = rng.choice((1, 1, 2, 3)) if self.window > 15 else 1
+        around = rng.choice((0, 20, 45)) * 60_000
+        self.begin, self.end = START - around, START + hours * HOUR + around
+        boards = [self.board(number) for number in range(rng.choice((1, 1, 2, 2, 3, 4)))]
+        pods = [("lab", f"nb-{n}") for n in range(3)] + [("scratch", "pad-0"), ("serving", "chat-0")]
+        events = self.workloads(boards, pods)
+        samples = [sample for board in boards for sample in self.samples(board, pods)]
+        rng.shuffle(samples)
+        card_limits = {
+            RAW["H100"]: (Fraction(700), Fraction(80)),
+            RAW["A30"]: (Fraction(165), None),
+            "T4": (Fraction(70), Fraction(15)),
+        }
+        watts = {"H100-80GB": 650, "T4-half": 36, "H100-1g": 90, "T4": 60, RAW["A30"]: 120, "T4-quarter": 18}
+        settings = Settings(
+            window_seconds=self.window,
+            models={RAW["H100"]: "H100-80GB", RAW["T4"]: "T4"},
+            card_limits={name: limit for name, limit in card_limits.items() if rng.random() < 0.7},
+            class_watts={name: Fraction(watt) for name, watt in watts.items() if rng.random() < 0.5},
+            class_fraction={name: part for name, part in CLASSES.items() if part < 1},
+        )
+        inventory = [self.listed(board) for board in boards if self.chance("inventory", 0.3)]
+        if self.chance("inventory", 0.1):
+            inventory.append(InventoryEntry("GPU-ffff", RAW["T4"], START - HOUR))
+        deployments = [
+            Deployment("nb", "tenant-nb", "lab", "nb-*"),
+            Deployment("nb-1", "tenant-one", "lab", "nb-1"),
+            Deployment("chat", "tenant-chat", "serving", "chat-*"),
+        ]
+        kept = [d for d in deployments if rng.random() < 0.8]
+        now = self.end + 48 * HOUR
+        return Fleet(samples, events, kept, inventory, settings, [START + n * HOUR for n in range(hours)], now)
+
+    def board(self, number: int) -> Board:
+        rng = self.rng
+        card = rng.choice(("H100", "H100", "A30", "T4"))
+        whole = (("", ""),)
+        layouts = [(0, whole)]
+        if card in LAYOUTS and self.chance("mig", 0.5):
+            layouts = [(0, rng.choice(LAYOUTS[card]))]
+        if card in LAYOUTS and self.chance("reconfigure", 0.35):
+            for _ in range(rng.choice((1, 1, 2))):
+                layouts.append((self.instant(), rng.choice((whole, *LAYOUTS[card]))))
+            layouts.sort()
+        scrape = self.window * 1000
+        if self.chance("slow", 0.25):
+            scrape = rng.choice((30_000, 60_000, 120_000))
+        mode = rng.choice(("copies", "copies", "flips", "processes"))
+        if (mode == "flips" and "flips" not in self.features) or (
+            mode == "processes" and "processes" not in self.features
+        ):
+            mode = "copies"
+        return Board(f"GPU-{'badc'[number % 4]}{number}", card, scrape, rng.randrange(scrape), layouts, mode)
+
+    def listed(self, board: Board) -> InventoryEntry:
+        rng = self.rng
+        name = board.uuid
+        instance = rng.choice(board.devices())
+        if instance:
+            name += f"/{instance}"
+        model = RAW[board.card] if rng.random() < 0.5 else {"H100": "H100-80GB", "T4": "T4"}.get(board.card, RAW["A30"])
+        end = None if rng.random() < 0.5 else self.instant() // (self.window * 1000) * self.window * 1000
+        return InventoryEntry(name, model, START - 10 * HOUR, end)
+
+    # Workloads and labels ---------------------------------------------------------------------------------------------
+
+    def workloads(self, boards: list[Board], pods: list[tuple[str, str]]) -> list[Event]:
+        rng = self.rng
+        events: list[Event] = []
+        places = [(board, instance) for board in boards for instance in board.devices()]
+        for number in range(rng.choice((1, 2, 3, 4, 6))):
+            pair = ("train", f"w-{number}")
+            if number and self.chance("reused_pods", 0.25):
+                pair = ("train", f"w-{number - 1}")
+            start = rng.choice((START - 5 * HOUR, self.instant(), self.instant()))
+            stop = rng.choice((None, None, self.instant()))
+            if stop is not None and stop <= start:
+                start, stop = stop, start + 1
+            with_events = rng.random() < 0.8
+            chosen = rng.sample(places, min(len(places), rng.choice((0, 1, 1, 2, 3))))
+            if not with_events:
+                pair = rng.choice(pods)
+            for board, instance in chosen:
+                begin = start + rng.choice((0, 0, rng.randrange(-90_000, 240_000)))
+                end = (stop or self.end + HOUR) + rng.choice((0, 0, rng.randrange(-60_000, 900_000)))
+                board.labels.setdefault(instance, []).append((begin, end, pair))
+            if with_events:
+                events += self.lifecycle(number, pair, start, stop, chosen, places)
+        for board, instance in places:
+            if self.chance("label_noise", 0.2):
+                begin = self.instant()
+                length = rng.choice((60_000, 400_000, 1_200_000))
+                pair = rng.choice([*pods, ("train", "w-0"), ("train", "w-1")])
+                board.labels.setdefault(instance, []).append((begin, begin + length, pair))
+        rng.shuffle(events)
+        return events
+
+    def lifecycle(
+        self,
+        number: int,
+        pair: tuple[str, str],
+        start: int,
+        stop: int | None,
+        chosen: list[tuple[Board, str]],
+        places: list[tuple[Board, str]],
+    ) -> list[Event]:
+        rng = self.rng
+        workload, tenant = f"wl-{number}", f"tenant-{number % 3}"
+        count = rng.choice([Fraction(1), Fraction(len(chosen) or 1), Fraction(1, 2), Fraction(3, 2), Fraction(2), Fraction(3)])
+        klass = rng.choice(tuple(CLASSES))
+        named = None
+        if self.chance("named", 0.25):
+            picked = rng.sample(places, min(len(places), rng.choice((1, 2))))
+            named = tuple(board.uuid + (f"/{instance}" if instance else "") for board, instance in picked)
+        namespace, pod = pair if named is None or rng.random() < 0.5 else (None, None)
+
+        def event(suffix: str, at: int, before: str, after: str, **more: object) -> Event:
+            fields: dict[str, object] = {
+                "gpu_count": count,
+                "placed_class": klass,
+                "deployment_id": None if number % 4 == 3 else f"dep-{number}",
+                "namespace": namespace,
+                "pod": pod,
+                "gpu_uuids": named,
+            }
+            fields |= more
+            return Event(f"ev-{number}-{suffix}", at, workload, tenant, after, before, **fields)  # type: ignore[arg-type]
+
+        events = []
+        if rng.random() < 0.5:
+            events.append(event("a", start - rng.randrange(1, 600_000), "", "provisioning"))
+        events.append(event("b", start, "provisioning", "running"))
+        last = self.end if stop is None else stop
+        if self.chance("re_placed", 0.3) and last - start > 10:
+            at = rng.randrange(max(start, self.begin - 1000) + 1, max(last, self.begin + 1000))
+            again = rng.choice((Fraction(1), Fraction(2), Fraction(1, 2)))
+            moved = rng.choice((pair, (None, None), ("train", f"w-{number}b")))
+            events.append(
+                event(
+                    "c",
+                    at,
+                    "running",
+                    rng.choice(("running", "running", "paused")),
+                    gpu_count=again,
+                    placed_class=rng.choice(tuple(CLASSES)),
+                    namespace=moved[0],
+                    pod=moved[1],
+                )
+            )
+        if stop is not None:
+            events.append(event("d", stop, "running", rng.choice(("stopped", "failed"))))
+            if rng.random() < 0.3:
+                events.append(event("e", stop + rng.choice((0, 1, 1_200_000)), "stopped", "running"))
+        if self.chance("faulty_events", 0.3):
+            events.append(events[0])
+            events.append(replace(rng.choice(events), gpu_count=Fraction(5)))
+            events.append(event("f", self.instant(), "provisioning", "running", gpu_count=Fraction(0)))
+            events.append(event("g", self.instant(), "running", "stopped"))
+            events.append(event("h", self.end + 48 * HOUR + rng.choice((300_000, 300_001)), "stopped", "deleted"))
+        return events
+
+    # Readings ---------------------------------------------------------------------------------------------------------
+
+    def spans(self, feature: str, probability: float, lengths: tuple[int, ...]) -> list[tuple[int, int]]:
+        """A few spans of time in which something is wrong."""
+        found = []
+        for _ in range(self.rng.choice((1, 1, 2))):
+            begin = self.instant()
+            length = self.rng.choice(lengths)
+            if self.chance(feature, probability):
+                found.append((begin, begin + length))
+        return found
+
+    def samples(self, board: Board, pods: list[tuple[str, str]]) -> list[Sample]:
+        rng = self.rng
+        outages = self.spans("outages", 0.4, (20_000, 60_000, 150_000, 600_000, 1_500_000))
+        outages += self.spans("long_outages", 0.1, (5_000_000, 8_000_000, 20_000_000))
+        missing = {
+            metric: self.spans("absent", 0.2, (120_000, 600_000, 10 * HOUR)) for metric in (PROF, UTIL, MEMORY, POWER, ENERGY)
+        }
+        never = {metric for metric in (PROF, UTIL, MEMORY, POWER, ENERGY, ENERGY) if self.chance("absent", 0.2)}
+        if not self.chance("mixed_util", 0.3):
+            never.add(rng.choice((PROF, UTIL)))
+        garbage = self.spans("rejected", 0.3, (60_000, 300_000))
+        blank_labels = {
+            instance: self.spans("drops", 0.4, (60_000, 240_000, 600_000, 900_000)) for instance in board.devices()
+        }
+        copies_lost = self.spans("missing_copies", 0.2, (300_000, 1_200_000))
+        resets = [self.instant() for _ in range(2) if self.chance("counter_faults", 0.3)]
+        jumps = [self.instant() for _ in range(1) if self.chance("counter_faults", 0.15)]
+        churn = self.instant() if self.chance("churn", 0.3) else None
+        jobs = [("job-1", 0)]
+        if self.chance("two_jobs", 0.2):
+            jobs.append(("job-2", rng.choice((0, 0, 1, 4_321, board.scrape // 2))))
+        honor = rng.random() < 0.5
+        watts, counter, previous = Fraction(rng.randrange(30, 400)), rng.randrange(10**6, 10**9), None
+        found: list[Sample] = []
+        scrapes = list(range(self.begin // board.scrape * board.scrape + board.offset, self.end, board.scrape))
+        if self.chance("far_readings", 0.15):
+            scrapes = [self.begin - rng.choice((3 * HOUR, 23 * HOUR, 26 * HOUR)) + rng.randrange(100_000), *scrapes]
+        if self.chance("far_readings", 0.15):
+            scrapes = [*scrapes, self.end + rng.choice((HOUR, 5 * HOUR, 23 * HOUR, 26 * HOUR)) + rng.randrange(100_000)]
+        for scrape in scrapes:
+            at = scrape + rng.choice((0, 0, 1, 3, 40))
+            if any(a <= at < b for a, b in outages):
+                continue
+            watts = max(Fraction(5), watts + Fraction(rng.randrange(-300, 301), 10))
+            cap = {"H100": 690, "A30": 160, "T4": 69}[board.card]
+            watts = min(watts, Fraction(cap))
+            if previous is not None:
+                counter += int(watts * (at - previous)) + rng.randrange(-50, 50)
+            if any(previous is not None and previous < t <= at for t in resets):
+                counter = rng.randrange(10**5)
+            if any(previous is not None and previous < t <= at for t in jumps):
+                counter += 10**9
+            previous = at
+            bad = any(a <= at < b for a, b in garbage)
+            for job, skew in jobs:
+                for instance, profile in board.layout(at):
+                    dropped = any(a <= at < b for a, b in blank_labels[instance])
+                    labelled = [] if dropped else sorted(
+                        {pair for begin, end, pair in board.labels.get(instance, ()) if begin <= at < end}
+                    )
+                    if labelled and any(a <= at < b for a, b in copies_lost):
+                        labelled = labelled[:1]
+                    if len(labelled) > 1 and "shared_labels" not in self.features:
+                        labelled = labelled[:1]
+                    if len(labelled) > 1 and board.mode == "flips":
+                        labelled = [rng.choice(labelled)]
+                    base = {"UUID": board.uuid, "modelName": RAW[board.card], "Hostname": f"node-{board.uuid[-1]}", "job": job}
+                    if instance:
+                        base |= {"GPU_I_ID": instance, "GPU_I_PROFILE": profile}
+                    if churn is not None and at >= churn:
+                        base |= {"driver": "2"}
+                    for metric in (PROF, UTIL, MEMORY, POWER, ENERGY):
+                        if metric in never or any(a <= at < b for a, b in missing[metric]):
+                            continue
+                        if instance and metric == UTIL:
+                            continue
+                        value = self.value(metric, board, watts, counter, profile)
+                        if bad and rng.random() < 0.5:
+                            value = self.bad_value(metric)
+                        rows: list[tuple[tuple[str, str] | None, float]]
+                        rows = [(pair, value) for pair in labelled] or [(None, value)]
+                        if board.mode == "processes" and labelled and metric in {UTIL, MEMORY}:
+                            rows = [(None, value)]
+                            zero = rng.random() < 0.1
+                            for pair in labelled:
+                                part = 0.0 if zero else float(int(max(value, 0) * rng.random() / len(labelled))) if value < 1e9 else value
+                                rows.append((pair, part))
+                        for pair, number in rows:
+                            found.append(Sample(metric, {**base, **self.group(pair, honor)}, at + skew, number))
+        return found
+
+    def group(self, pair: tuple[str, str] | None, honor: bool) -> dict[str, str]:
+        """The labels of a row as Prometheus stores them (A8)."""
+        exporter = {"namespace": "gpu-operator", "pod": "nvidia-dcgm-exporter-x", "container": "exporter"}
+        if pair is None:
+            return exporter if honor else {}
+        if honor:
+            return {**exporter, "exported_namespace": pair[0], "exported_pod": pair[1], "exported_container": "main"}
+        return {"namespace": pair[0], "pod": pair[1], "container": "main"}
+
+    def value(self, metric: str, board: Board, watts: Fraction, counter: int, profile: str) -> float:
+        rng = self.rng
+        if metric == PROF:
+            return rng.randrange(0, 1_000_001) / 1_000_000 if rng.random() < 0.5 else rng.randrange(0, 101) / 100
+        if metric == UTIL:
+            return float(rng.randrange(0, 101))
+        if metric == MEMORY:
+            return float(rng.randrange(0, {"H100": 9_000, "A30": 5_000, "T4": 15_000}[board.card]))
+        if metric == POWER:
+            return float(watts)
+        return float(counter - rng.choice((0, 0, 0, 300)))
+
+    def bad_value(self, metric: str) -> float:
+        rng = self.rng
+        high = {PROF: 1.000001, UTIL: 101.0, MEMORY: 81_921.0, POWER: 1050.5, ENERGY: 9.3e18}[metric]
+        return rng.choice((float("nan"), float("inf"), float("-inf"), -1.0, 140737488355328.0, 2147483640.0, 9.3e18, high))
