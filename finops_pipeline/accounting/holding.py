@@ -105,9 +105,12 @@ class _Spans:
         return _Spans(self.device[index], self.interval[index], self.first[index], self.last[index])
 
 
-def hold(timeline: Timeline, intervals: Intervals, config: AccountingConfig) -> Holding:
-    """Apply A17 to the hour of `timeline`; only intervals that run in it can hold something then."""
-    hour = _Hour(timeline, intervals.running_in(timeline.start, timeline.start + HOUR_MS), config)
+def hold(timeline: Timeline, intervals: Intervals, replaced: Bools, config: AccountingConfig) -> Holding:
+    """Apply A17 to the hour of `timeline`; only intervals that run in it can hold something then.
+
+    `replaced` (devices x windows) is where a device is not there any more (A21).
+    """
+    hour = _Hour(timeline, intervals.running_in(timeline.start, timeline.start + HOUR_MS), replaced, config)
     by_label = [hour.claims_of_spans(), hour.claims_of_labelled_pods()]
     carried = hour.claims_carried(by_label)
     through_gaps = hour.claims_of_pods_between(silent=True)
@@ -129,8 +132,8 @@ def hold(timeline: Timeline, intervals: Intervals, config: AccountingConfig) -> 
 class _Hour:
     """The tables that A17's steps share: label runs, spans of intervals, cells."""
 
-    def __init__(self, timeline: Timeline, intervals: Intervals, config: AccountingConfig) -> None:
-        self.timeline, self.intervals, self.config = timeline, intervals, config
+    def __init__(self, timeline: Timeline, intervals: Intervals, replaced: Bools, config: AccountingConfig) -> None:
+        self.timeline, self.intervals, self.replaced, self.config = timeline, intervals, replaced, config
         self.devices, self.windows, self.width = len(timeline.devices), config.windows, config.window_ms
         self.begin = np.clip(intervals.start - timeline.start, -FAR, FAR)
         self.end = np.clip(intervals.end - timeline.start, -FAR, FAR)
@@ -185,7 +188,24 @@ class _Hour:
         first = np.maximum(first, self.begin[interval] // self.width)
         last = np.minimum(last, -(-self.end[interval] // self.width) - 1)
         some = first <= last
-        return self._capped(_union(_Spans(device[some], interval[some], first[some], last[some])))
+        spans = _union(_Spans(device[some], interval[some], first[some], last[some]))
+        return self._capped(self._while_there(spans))
+
+    def _while_there(self, spans: _Spans) -> _Spans:
+        """The spans without the hour's windows in which the device is replaced."""
+        touched = np.any(self.replaced, axis=1)[spans.device]
+        if not touched.any():
+            return spans
+        part, rest = spans.take(touched), spans.take(~touched)
+        first, last = np.maximum(part.first, 0), np.minimum(part.last, self.windows - 1)
+        span, offset = spread(np.maximum(last - first + 1, 0))
+        window = first[span] + offset
+        there = ~self.replaced[part.device[span], window]
+        span, window = span[there], window[there]
+        before = _Spans(part.device, part.interval, part.first, np.minimum(part.last, -1))
+        after = _Spans(part.device, part.interval, np.maximum(part.first, self.windows), part.last)
+        inside = _Spans(part.device[span], part.interval[span], window, window)
+        return _union(_joined([rest, inside, *(side.take(side.first <= side.last) for side in (before, after))]))
 
     def _named(self) -> tuple[Ints, Ints]:
         """Pairs of interval and device of `gpu_uuids`, as far as the device exists."""
@@ -205,15 +225,7 @@ class _Hour:
         device, interval, window = device[order], interval[order], window[order]
         kept = position_in_group(interval, window) < self.cap[interval]
         single = _Spans(device[kept], interval[kept], window[kept], window[kept])
-        rest = spans.take(~over)
-        return _union(
-            _Spans(
-                np.concatenate([rest.device, single.device]),
-                np.concatenate([rest.interval, single.interval]),
-                np.concatenate([rest.first, single.first]),
-                np.concatenate([rest.last, single.last]),
-            )
-        )
+        return _union(_joined([spans.take(~over), single]))
 
     def _above_cap(self, spans: _Spans) -> Ints:
         """Intervals seen on more devices at once than they may hold."""
@@ -307,11 +319,11 @@ class _Hour:
         row, position = spread(sizes[sets[labelled]])
         pod = flat[(np.cumsum(sizes) - sizes)[sets[labelled[row]]] + position]
         source, cell = self._cells_of_windows(labelled[row] // self.windows, labelled[row] % self.windows)
-        return Claims(cell, len(self.cap) + pod[source])
+        return self._there(Claims(cell, len(self.cap) + pod[source]))
 
     def claims_carried(self, claims: Sequence[Claims]) -> Claims:
         """(b): running workloads that hold fewer devices than they may keep one that they had, nearest first."""
-        free = np.flatnonzero(~self._taken(claims))
+        free = np.flatnonzero(~self._taken(claims) & ~self._gone(np.arange(len(self.cells))))
         cell, span_pair = self._pairs_of_cells(free)
         interval = self.spans.interval[span_pair]
         lacking = self.short[interval, self.cells.window[cell]]
@@ -381,7 +393,7 @@ class _Hour:
         pod = flat[(np.cumsum(sizes) - sizes)[kind[row]] + position]
         window_row, offset = spread(last[row] - first[row] + 1)
         source, cell = self._cells_of_windows(device[row][window_row], first[row][window_row] + offset)
-        return Claims(cell, len(self.cap) + pod[window_row][source])
+        return self._there(Claims(cell, len(self.cap) + pod[window_row][source]))
 
     def _silences(self, runs: Runs) -> tuple[Ints, Ints, Ints, Ints]:
         """Holes between two runs of a device that reach into the hour: both runs, first and last window in it."""
@@ -413,7 +425,7 @@ class _Hour:
         _, cell = self._cells_of_windows(
             np.repeat(devices, self.windows), np.tile(np.arange(self.windows), len(devices))
         )
-        cell = cell[~self.silent[self.cells.device[cell], self.cells.window[cell]]]
+        cell = cell[~self.silent[self.cells.device[cell], self.cells.window[cell]] & ~self._gone(cell)]
         cell, span_pair = self._pairs_of_cells(cell)
         interval = self.spans.interval[span_pair]
         held = np.concatenate([c.cell * len(self.cap) + c.holder for c in claims])
@@ -436,6 +448,13 @@ class _Hour:
         return np.searchsorted(held, moment, "right") - np.searchsorted(held, moment, "left")
 
     # --- bookkeeping ---
+
+    def _gone(self, cell: Ints) -> Bools:
+        return np.asarray(self.replaced[self.cells.device[cell], self.cells.window[cell]])
+
+    def _there(self, claims: Claims) -> Claims:
+        there = ~self._gone(claims.cell)
+        return Claims(claims.cell[there], claims.holder[there])
 
     def _taken(self, claims: Sequence[Claims]) -> Bools:
         taken = np.zeros(len(self.cells), dtype=bool)
@@ -475,6 +494,15 @@ class _Hour:
         between = np.zeros((self.devices, self.windows), dtype=bool)
         between[runs.device[left][both][row], first[both][row] + offset] = True
         return between
+
+
+def _joined(parts: Sequence[_Spans]) -> _Spans:
+    return _Spans(
+        np.concatenate([part.device for part in parts]),
+        np.concatenate([part.interval for part in parts]),
+        np.concatenate([part.first for part in parts]),
+        np.concatenate([part.last for part in parts]),
+    )
 
 
 def _union(spans: _Spans) -> _Spans:

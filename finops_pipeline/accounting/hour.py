@@ -18,11 +18,12 @@ from finops_pipeline.accounting.config import AccountingConfig
 from finops_pipeline.accounting.deployments import pod_owners
 from finops_pipeline.accounting.holding import hold
 from finops_pipeline.accounting.lifecycle import running_intervals
-from finops_pipeline.accounting.pieces import hour_pieces
+from finops_pipeline.accounting.pieces import hour_pieces, places
 from finops_pipeline.accounting.readings import read_hour
 from finops_pipeline.accounting.samples import samples_table
 from finops_pipeline.accounting.shares import fleet_states, holdings_table, matches_table
 from finops_pipeline.accounting.usage import HourUsage, hour_usage, pods_of
+from finops_pipeline.accounting.visibility import presence
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,11 @@ def sample_hour(
     inventory = records["gpu_inventory"]
     listed = dict(zip(texts(inventory["gpu_uuid"]), texts(inventory["model"]), strict=True))
     timeline = lay_together(start, {**summaries, start: summarise(hour, config)}, listed, hour.sets, config)
-    holding = hold(timeline, running_intervals(records["workload_events"], now_ms, config), config)
-    found = hour_pieces(hour, timeline, holding, inventory, config)
+    instant_device = places(hour.devices.key, timeline.devices.key)[hour.instant_device]
+    seen = presence(instant_device, hour.instant_at, timeline, config)
+    intervals = running_intervals(records["workload_events"], now_ms, config)
+    holding = hold(timeline, intervals, seen.replaced, config)
+    found = hour_pieces(hour, timeline, seen, holding, inventory, config)
     owners = pod_owners(holding.pods, records["deployments"])
     return HourSamples(
         samples=samples_table(cluster, timeline, holding, found, owners, config),

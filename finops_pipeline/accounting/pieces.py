@@ -20,7 +20,7 @@ from finops_pipeline.accounting.energy import Counter, counter_of, stretch_energ
 from finops_pipeline.accounting.holding import Holding
 from finops_pipeline.accounting.lifecycle import NANO
 from finops_pipeline.accounting.readings import HourReadings, Readings
-from finops_pipeline.accounting.visibility import visible_windows
+from finops_pipeline.accounting.visibility import Presence, visible_windows
 from finops_pipeline.accounting.windows import Filled, Method, fill, gap_windows
 
 Codes = npt.NDArray[np.int8]
@@ -79,13 +79,18 @@ class HourPieces:
 
 
 def hour_pieces(
-    hour: HourReadings, timeline: Timeline, holding: Holding, inventory: pa.Table, config: AccountingConfig
+    hour: HourReadings,
+    timeline: Timeline,
+    seen: Presence,
+    holding: Holding,
+    inventory: pa.Table,
+    config: AccountingConfig,
 ) -> HourPieces:
     """One hour's pieces; `inventory` is GPU_INVENTORY, `holding` the outcome of A17."""
-    device_of = _places(hour.devices.key, timeline.devices.key)
-    board_of = _places(hour.boards, timeline.boards)
+    device_of = places(hour.devices.key, timeline.devices.key)
+    board_of = places(hour.boards, timeline.boards)
     held, held_by_events = _held_windows(holding, timeline, config)
-    visible = visible_windows(device_of[hour.instant_device], hour.instant_at, timeline, held, inventory, config)
+    visible = visible_windows(seen, timeline, held, inventory, config)
     board_scrape = np.full(len(timeline.boards), 1 << 40, dtype=np.int64)
     np.minimum.at(board_scrape, timeline.board, timeline.scrape_ms)
 
@@ -121,7 +126,8 @@ def hour_pieces(
     return _with_status(result, known, counter, counter_gaps, by_class, holding, timeline, config)
 
 
-def _places(keys: Texts, among: Texts) -> Ints:
+def places(keys: Texts, among: Texts) -> Ints:
+    """Where each of `keys` stands in `among`."""
     index = {key: place for place, key in enumerate(among.tolist())}
     return np.array([index[key] for key in keys.tolist()], dtype=np.int64)
 

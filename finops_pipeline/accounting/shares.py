@@ -157,7 +157,7 @@ def _shares(
     here = {unit: (amount[rows], known[rows]) for unit, (amount, known) in used.items()}
     span = here["time"][0]
     shares = {
-        "time": (span * part, whole * holders, here["time"][1]),
+        "time": (span * part, whole * holders, pieces.interval[rows] == NOBODY),
         "activity": (here["activity"][0] * part, whole * holders, here["activity"][1]),
         "memory": (here["memory"][0], holders, here["memory"][1]),
         "energy": (

@@ -5,40 +5,55 @@ What belongs here: seen, expected, or replaced by other instances. What does not
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from finops_pipeline.accounting.around import NEVER_AFTER, Timeline
-from finops_pipeline.accounting.arrays import Bools, Ints, ints
+from finops_pipeline.accounting.arrays import Bools, Ints, ints, spread
 from finops_pipeline.accounting.config import REACH_HOURS, AccountingConfig
 from finops_pipeline.accounting.exact import HOUR_MS
 
 
-def visible_windows(
-    device: Ints, at: Ints, timeline: Timeline, held: Bools, inventory: pa.Table, config: AccountingConfig
-) -> Bools:
-    """Devices x windows. `device`, `at` are the hour's instants; `held` is where somebody holds the device.
+@dataclass(frozen=True)
+class Presence:
+    """When each device was read: devices x windows."""
 
-    Visible: read in the window or in the 24 h before it, or in the inventory, or held; not once its board is
-    read under other instances and it is not read again, or was never read together with them.
-    """
+    read: Bools
+    """a sample in the window"""
+    last_read: Ints
+    """the last instant with a sample up to the window's end"""
+    replaced: Bools
+    """its board has since been read under other instances: it is not there, and nobody can hold it"""
+
+
+def presence(device: Ints, at: Ints, timeline: Timeline, config: AccountingConfig) -> Presence:
+    """`device`, `at` are the hour's instants, in the timeline's numbers."""
     shape = (len(timeline.devices), config.windows)
-    begins = timeline.start + np.arange(config.windows) * config.window_ms
     last_read = np.full(shape, timeline.start - 2 * REACH_HOURS * HOUR_MS, dtype=np.int64)
-    last_read[:, 0] = timeline.last_before if shape[0] else 0
+    last_read[:, 0] = timeline.last_before
     window = (at - timeline.start) // config.window_ms
     np.maximum.at(last_read, (device, window), at)
     last_read = np.maximum.accumulate(last_read, axis=1)
     read = np.zeros(shape, dtype=bool)
     read[device, window] = True
-    visible = (
-        read | (last_read >= begins - REACH_HOURS * HOUR_MS) | held | _in_inventory(inventory, timeline, begins, config)
-    )
-    crowded = np.bincount(timeline.board, minlength=1)[timeline.board] > 1 if shape[0] else np.zeros(0, bool)
-    if crowded.any():
-        visible &= ~_replaced(np.flatnonzero(crowded), last_read, read, timeline)
-    return visible
+    crowded = np.bincount(timeline.board, minlength=1)[timeline.board] > 1
+    return Presence(read, last_read, _replaced(np.flatnonzero(crowded), last_read, read, timeline))
+
+
+def visible_windows(
+    seen: Presence, timeline: Timeline, held: Bools, inventory: pa.Table, config: AccountingConfig
+) -> Bools:
+    """Devices x windows. `held` is where somebody holds the device.
+
+    Visible: read in the window or in the 24 h before it, or in the inventory, or held; not once its board is
+    read under other instances and it is not read again, or was never read together with them.
+    """
+    begins = timeline.start + np.arange(config.windows) * config.window_ms
+    recent = seen.last_read >= begins - REACH_HOURS * HOUR_MS
+    return (seen.read | recent | held | _in_inventory(inventory, timeline, begins, config)) & ~seen.replaced
 
 
 def _in_inventory(inventory: pa.Table, timeline: Timeline, begins: Ints, config: AccountingConfig) -> Bools:
@@ -60,8 +75,8 @@ def _replaced(devices: Ints, last_read: Ints, read: Bools, timeline: Timeline) -
     coming |= (timeline.first_after != NEVER_AFTER)[:, None]
     board = timeline.board[devices]
     begin, end = np.searchsorted(board, board, "left"), np.searchsorted(board, board, "right")
-    left = np.repeat(devices, end - begin)
-    right = devices[np.concatenate([np.arange(b, e) for b, e in zip(begin, end, strict=True)])]
+    row, position = spread(end - begin)
+    left, right = devices[row], devices[begin[row] + position]
     left, right = left[left != right], right[left != right]
     together = np.array([pair in timeline.together for pair in zip(left.tolist(), right.tolist(), strict=True)], bool)
     since = (last_read[right] > last_read[left]) & ~read[left] & (~coming[left] | ~together[:, None])

