@@ -179,13 +179,11 @@ class Database:
                 for name in schema.names
             ),
             sql.Identifier(table),
-            sql.SQL("" if cluster is None else "cluster = %(cluster)s AND "),
             time,
             time,
             sql.SQL(", ").join(sql.SQL("t.{}").format(_ordered(name)) for name in schema.names if name in _KEYS),
         )
-        scope = {"cluster": cluster, "start": start, "end": end}
-        return self.query(bound, scope, schema=schema, connection=connection)
+        return self.query(bound, (cluster, start, end), schema=schema, connection=connection)
 
     def read_policies(self) -> pa.Table:
         """All policies (ALLOCATION_POLICIES), by id."""

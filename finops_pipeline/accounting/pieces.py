@@ -17,7 +17,8 @@ from finops_pipeline.accounting.around import NEVER_AFTER, Timeline, combined_ut
 from finops_pipeline.accounting.arrays import Bools, Ints, Texts, changes, group_bounds
 from finops_pipeline.accounting.config import AccountingConfig, Quantity
 from finops_pipeline.accounting.energy import Counter, counter_of, stretch_energy
-from finops_pipeline.accounting.holding import Holding
+from finops_pipeline.accounting.exact import half_even_div
+from finops_pipeline.accounting.holding import Holding, matched_units
 from finops_pipeline.accounting.lifecycle import NANO
 from finops_pipeline.accounting.readings import HourReadings, Readings
 from finops_pipeline.accounting.visibility import Presence, visible_windows
@@ -54,6 +55,8 @@ class Pieces:
     """of the holding's intervals, or NOBODY"""
     holders: Ints
     """how many share the device then (A19)"""
+    units: Ints
+    """billionths of a unit of `gpu_count` that the device matches (A21)"""
     state: Codes
     energy: Ints
     """mJ of the board"""
@@ -109,7 +112,7 @@ def hour_pieces(
     measured_power = _settled(power, _any_of_board(held_by_events, timeline))
     board_power = _modelled(measured_power, power.known, _any_of_board(held, timeline), timeline, config)
     pieces, by_class = _with_energy(
-        _pieces(holding, timeline, visible), counter, board_power, power.known, holding, timeline, config
+        _pieces(holding, timeline, visible, config), counter, board_power, power.known, holding, timeline, config
     )
     result = HourPieces(
         pieces=pieces,
@@ -178,7 +181,7 @@ def _power_limits(timeline: Timeline, config: AccountingConfig) -> Ints:
     return _by_board([_milli(config.limit(model).power_w) for model in timeline.devices.model.tolist()], timeline)
 
 
-def _pieces(holding: Holding, timeline: Timeline, visible: Bools) -> Pieces:
+def _pieces(holding: Holding, timeline: Timeline, visible: Bools, config: AccountingConfig) -> Pieces:
     """Cells merged where the holders of the board's devices stay the same, one element a holder."""
     cells, claims = holding.cells, holding.claims
     who = holding.holder_numbers()[claims.holder]
@@ -194,6 +197,7 @@ def _pieces(holding: Holding, timeline: Timeline, visible: Bools) -> Pieces:
     on_first = piece_of[claims.cell] >= 0
     piece = piece_of[claims.cell[on_first]]
     holder, interval = who[on_first], claims.holder[on_first]
+    units = matched_units(holding, config)[on_first]
     holders = np.bincount(piece, minlength=len(first))
     alone = np.flatnonzero((holders == 0) & visible[cells.device[first], cells.window[first]])
     piece = np.concatenate([piece, alone])
@@ -201,10 +205,10 @@ def _pieces(holding: Holding, timeline: Timeline, visible: Bools) -> Pieces:
     interval = np.concatenate(
         [np.where(interval < len(holding.intervals), interval, NOBODY), np.full(len(alone), NOBODY)]
     )
+    units = np.concatenate([units, np.zeros(len(alone), dtype=np.int64)])
     order = np.lexsort((holder, piece))
-    piece, holder, interval = piece[order], holder[order], interval[order]
-    seen = visible[cells.device[first[piece]], cells.window[first[piece]]]
-    piece, holder, interval = piece[seen], holder[seen], interval[seen]
+    order = order[visible[cells.device[first[piece[order]]], cells.window[first[piece[order]]]]]
+    piece, holder, interval, units = piece[order], holder[order], interval[order], units[order]
     here = first[piece]
     return Pieces(
         device=cells.device[here],
@@ -214,6 +218,7 @@ def _pieces(holding: Holding, timeline: Timeline, visible: Bools) -> Pieces:
         holder=holder,
         interval=interval,
         holders=np.maximum(holders[piece], 1),
+        units=units,
         state=holding.state[here],
         energy=np.zeros(len(piece), np.int64),
         energy_known=np.zeros(len(piece), bool),
@@ -240,21 +245,42 @@ def _with_energy(
     """Energy of each piece (A20), and the devices x windows for which it was modelled by the holder's class."""
     board = timeline.board[pieces.device]
     milliwatts, known = power.value[board, pieces.window], power.known[board, pieces.window]
-    alone = (pieces.interval != NOBODY) & (pieces.holders == 1) & (timeline.devices.instance[pieces.device] == "")
-    by_class = np.flatnonzero(alone & ~known & ~ever_read[board])
-    per_unit = np.array(
-        [_milli(config.watts(name or "")) for name in holding.intervals.placed_class.tolist()], np.int64
-    )
-    watts = per_unit[pieces.interval[by_class]]
-    by_class, watts = by_class[watts > 0], watts[watts > 0]
-    units = np.minimum(holding.intervals.gpu_count[pieces.interval[by_class]], NANO)
-    milliwatts[by_class], known[by_class] = watts * units // NANO, True
+    by_class = _class_watts(pieces, holding, timeline, config)
+    use = ~known & ~ever_read[board] & (by_class > 0)
     energy, energy_known, _ = stretch_energy(
-        counter, board, timeline.start + pieces.begin, timeline.start + pieces.end, milliwatts, known
+        counter,
+        board,
+        timeline.start + pieces.begin,
+        timeline.start + pieces.end,
+        np.where(use, by_class, milliwatts),
+        known | use,
     )
     modelled = np.zeros((len(timeline.devices), config.windows), dtype=bool)
-    modelled[pieces.device[by_class], pieces.window[by_class]] = True
+    modelled[pieces.device[use], pieces.window[use]] = True
     return replace(pieces, energy=energy, energy_known=energy_known), modelled
+
+
+def _class_watts(pieces: Pieces, holding: Holding, timeline: Timeline, config: AccountingConfig) -> Ints:
+    """MW of each piece by the class of the one workload that holds the device in the window, else 0 (A13 rung 5).
+
+    Class watts are those of one unit; a MIG device, or one with several holders, has only its model's (A20).
+    """
+    milliwatts = np.zeros(len(pieces.device), dtype=np.int64)
+    held = np.flatnonzero(pieces.holder != NOBODY)
+    window = pieces.device * config.windows + pieces.window
+    windows = len(timeline.devices) * config.windows
+    lowest, highest = np.full(windows, len(pieces.device)), np.full(windows, NOBODY)
+    np.minimum.at(lowest, window[held], np.where(pieces.holders[held] > 1, NOBODY, pieces.holder[held]))
+    np.maximum.at(highest, window[held], pieces.holder[held])
+    whole = timeline.devices.instance[pieces.device[held]] == ""
+    held = held[(lowest == highest)[window[held]] & (pieces.interval[held] != NOBODY) & whole]
+    per_unit = [_milli(config.watts(name or "")) for name in holding.intervals.placed_class.tolist()]
+    watts = np.array([*per_unit, 0], dtype=np.int64)[pieces.interval[held]]
+    of_window = np.zeros(windows, dtype=np.int64)
+    of_window[window[held]] = half_even_div(watts * pieces.units[held], NANO)
+    milliwatts[:] = of_window[window]
+    milliwatts[held] = half_even_div(watts * pieces.units[held], NANO)
+    return milliwatts
 
 
 def _with_status(

@@ -24,9 +24,7 @@ from finops_pipeline.accounting.arrays import (
     Ints,
     Texts,
     changes,
-    group_bounds,
     grouped,
-    position_in_group,
 )
 from finops_pipeline.accounting.config import FINE, AccountingConfig, Quantity
 from finops_pipeline.accounting.deployments import PodOwner
@@ -38,8 +36,7 @@ from finops_pipeline.accounting.exact import (
     largest_remainder,
     round_half_even,
 )
-from finops_pipeline.accounting.holding import Holding, State
-from finops_pipeline.accounting.lifecycle import NANO
+from finops_pipeline.accounting.holding import Holding, State, matched_units
 from finops_pipeline.accounting.pieces import NOBODY, HourPieces, Pieces
 from finops_pipeline.accounting.readings import HourReadings, ProcessReadings
 from finops_pipeline.accounting.windows import RUNGS
@@ -275,23 +272,12 @@ def _own_values(
 
 
 def matches_table(holding: Holding, timeline: Timeline, config: AccountingConfig) -> pa.Table:
-    """GPU_MATCHES: each device that a workload holds matches up to one unit of its `gpu_count`, in order of the
-    devices; where a unit is less than a GPU, the last device takes all that are left (A17, A21).
-    """
+    """GPU_MATCHES: the units of each running interval on visible devices (A21)."""
     intervals = holding.intervals
     claim = np.flatnonzero(holding.claims.holder < len(intervals))
     interval, cell = holding.claims.holder[claim], holding.claims.cell[claim]
-    device, begin = holding.cells.device[cell], holding.cells.begin[cell]
-    span = holding.cells.end[cell] - begin
-    count = intervals.gpu_count[interval]
-    units = np.minimum(count, NANO)
-    fractional = intervals.is_fractional(config)[interval] if len(interval) else np.zeros(0, dtype=bool)
-    rows = np.flatnonzero((count > NANO) & ((count % NANO != 0) | fractional))
-    order = rows[np.lexsort((device[rows], begin[rows], interval[rows]))]
-    left = count[order] - position_in_group(interval[order], begin[order]) * NANO
-    last = np.zeros(len(order), dtype=bool)
-    last[group_bounds(changes(interval[order], begin[order]))[1]] = True
-    units[order] = np.where(fractional[order] & last, left, np.minimum(left, NANO))
+    device, span = holding.cells.device[cell], holding.cells.end[cell] - holding.cells.begin[cell]
+    units = matched_units(holding, config)[claim]
     model = timeline.devices.model[device].astype(str)
     names, number = np.unique(model, return_inverse=True)
     order, first = grouped(interval, number, units)

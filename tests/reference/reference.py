@@ -17,7 +17,7 @@ AMBIGUITIES (the text allows more than one reading; the choice taken here)
 6.  A14: "the readings on both sides" are the device's nearest instants with their own labels.
 7.  A17: pods that A14 keeps in a gap also share with a workload that holds the silent device by name.
 8.  A17 (b), (d): devices are looked at in order of uuid and instance, and what a workload took counts for the next.
-    (d) takes the nearest window, then the earlier one, then the lower device.
+    (d) takes the device with the nearest window first, of equally near ones the lower device.
 9.  A17/A21: a device that is neither read within reach nor in the inventory does not exist, named or not.
 10. A18: of equally specific deployments the lowest id wins.
 11. A20: a piece whose energy is unknown in any part is unknown; the window's status looks at the whole window.
@@ -25,7 +25,10 @@ AMBIGUITIES (the text allows more than one reading; the choice taken here)
     window is visible in it. Time shared by an attributed holder and an unattributed pod is `held`.
 13. A21: a device is in the inventory of a window if its validity overlaps the window.
 14. A19: an instance whose profile nobody told (it is only in the inventory) is one slice.
-15. A20: the modelled energy of time without a device is rounded once per window and change of its units.
+15. A19: per-process rows of the utilization metric that has them are used, also where the device's value is of the
+    other one; they count beside a *valid* row without a pod; a workload's pod is that of the piece's first moment.
+16. A20: all milliseconds of a piece that power decides are rounded to mJ once, together.
+17. A20: the modelled energy of time without a device is rounded once per window and change of its units.
 """
 
 from __future__ import annotations
@@ -321,12 +324,12 @@ class Telemetry:
             self.profile[device] = sample.labels.get("GPU_I_PROFILE", "")
             pair = label_pair(sample.labels)
             self.labels[device][sample.at] |= {pair} if pair else set()
-            if pair is None:
-                bare.add((device, sample.metric, sample.at))
             reason = rejection(sample.metric, sample.value, raw, settings)
             if reason is None:
                 scaled = Fraction(Decimal(repr(sample.value))) * SCALE[sample.metric]
                 rows[device, sample.metric, sample.at].append((pair, scaled))
+                if pair is None:
+                    bare.add((device, sample.metric, sample.at))
             elif hour <= sample.at < hour + HOUR:
                 self.quarantine.add(("dcgm", f"{'/'.join(filter(None, device))}:{sample.metric}", reason))
         self.process: dict[tuple[Device, str], dict[int, dict[Pair, Fraction]]] = defaultdict(dict)
@@ -630,7 +633,7 @@ class Holding:
             if candidates:
                 nearest = min((distance, near) for distance, near, _ in candidates)[1]
                 for _, _, interval in candidates:
-                    if device in self.by_a(interval, nearest) and interval.start < nearest + self.step:
+                    if nearest in self.windows_by_a(interval, device):
                         holds[id(interval)].append(device)
             elif not gap:
                 pods[device] = self.over_a_hole(device, window)
@@ -641,7 +644,7 @@ class Holding:
                     continue
                 near = self.nearest(interval, device, window)
                 if near is not None and abs(near - window) <= TEN_MINUTES:
-                    near_devices.append((abs(near - window), near, order_of(device), device))
+                    near_devices.append((abs(near - window), order_of(device), device))
             room = interval.most_devices - len(holds[id(interval)])
             holds[id(interval)].extend(device for *_, device in sorted(near_devices)[: max(room, 0)])
         holders = {
@@ -852,10 +855,10 @@ class Accounting:
                             shares["time"][key] += part * span / k
                         if energy is not None:
                             shares["energy"][key] += energy * of_board / k
-                        memory = look.shared("memory", name, holders)
+                        memory = look.shared("memory", name, moment)
                         if memory is not None:
                             shares["memory"][key] += memory * span
-                        activity = look.shared("utilization", name, holders)
+                        activity = look.shared("utilization", name, moment)
                         if activity is not None:
                             shares["activity"][key] += activity * part * span
         for unit, exact in shares.items():
@@ -1014,12 +1017,11 @@ class Look:
 
     def energy(self, start: int, end: int) -> int | None:
         """A20: the board's energy over a piece, in mJ; None where it is unknown (choice 11)."""
-        power, total = self.values["power"][1], 0
-        for low, high, rise in self.telemetry.counter_spans(self.device, start, end):
-            if rise is None and power is None:
-                return None
-            total += rise if rise is not None else half_even(Fraction(power * (high - low), 1000))  # type: ignore[operator]
-        return total
+        power, spans = self.values["power"][1], self.telemetry.counter_spans(self.device, start, end)
+        unsound = sum(high - low for low, high, rise in spans if rise is None)
+        if unsound and power is None:
+            return None
+        return sum(rise or 0 for *_, rise in spans) + half_even(Fraction((power or 0) * unsound, 1000))
 
     def worst(self) -> str:
         """A15: the window's status."""
@@ -1036,25 +1038,20 @@ class Look:
         silent = self.telemetry.is_gap(self.device, self.window)
         return "estimated" if silent or self.rungs - {"counter"} else "measured"
 
-    def shared(self, quantity: str, name: str, holders: list[str]) -> Fraction | None:
+    def shared(self, quantity: str, name: str, moment: Moment) -> Fraction | None:
         """A19: a holder's part of memory or utilization: per-process readings, else 1/k."""
-        value = self.values[quantity][1]
-        if value is None:
-            return None
+        holders = moment.holders[self.device]
         if len(holders) > 1:
-            own = {holder: self.process(quantity, holder) for holder in holders}
-            if all(v is not None for v in own.values()) and any(own.values()):
-                return Fraction(own[name])  # type: ignore[arg-type]
-        return Fraction(value, max(len(holders), 1))
+            for metric in (MEMORY,) if quantity == "memory" else (PROF, UTIL):
+                own = {holder: self.process(metric, holder, moment) for holder in holders}
+                if all(v is not None for v in own.values()) and any(own.values()):
+                    return Fraction(own[name])  # type: ignore[arg-type]
+        value = self.values[quantity][1]
+        return None if value is None else Fraction(value, max(len(holders), 1))
 
-    def process(self, quantity: str, holder: str) -> int | None:
-        """The mean of a holder's per-process readings in the window."""
-        if quantity == "memory":
-            metric = MEMORY
-        else:
-            prof = self.telemetry.values[self.device, PROF]
-            metric = PROF if any(self.window <= at < self.window + self.step for at in prof) else UTIL
-        pairs = {i.pair for i in self.hour.intervals if i.workload_id == holder and self.runs(i)}
+    def process(self, metric: str, holder: str, moment: Moment) -> int | None:
+        """The mean of a holder's per-process readings in the window, by the pod that it has at the piece's start."""
+        pairs = {i.pair for i, _ in moment.running if i.workload_id == holder}
         if holder not in self.hour.lifecycle:
             pairs = {tuple(holder.split("/", 1))}  # type: ignore[arg-type]
         found = [
@@ -1065,9 +1062,6 @@ class Look:
             if pair in pairs
         ]
         return half_even(sum(found, Fraction(0)) / len(found)) if found else None
-
-    def runs(self, interval: Interval) -> bool:
-        return interval.start < self.window + self.step and (interval.end is None or interval.end > self.window)
 
 
 def account(

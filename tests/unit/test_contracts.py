@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime
+from decimal import Decimal
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from contracts import lake
 from contracts.policy import FIELDS, PolicyError, validate_policy
+from finops_pipeline.accounting.ledger import booked_sums, differences
 
 V1 = Path(__file__).parents[2] / "contracts" / "v1"
 SCHEMAS = {path.name.removesuffix(".schema.json"): path for path in sorted(V1.glob("*.schema.json"))}
@@ -89,6 +91,29 @@ def test_usage_event_has_the_columns_of_the_issue() -> None:
         "gpu_seconds", "gpu_memory_gb_seconds", "energy_wh", "storage_gb_hours", "input_tokens", "output_tokens",
         "cached_tokens",
     }  # fmt: skip
+
+
+def test_what_the_ledger_books_fits_the_contract() -> None:
+    tenant, hour = "a0000000-0000-4000-8000-00000000000a", datetime(2026, 10, 1, 10, tzinfo=UTC)
+    base = {"cluster": "c", "hour": hour, "tenant_id": tenant, "usage_type": "gpu_local", "deployment_id": "d"}
+    priced = {**base, "amount": Decimal("1.5"), "currency": "EUR", "policy_id": "p", "estimated": False}
+    lines: list[dict[str, Any]] = [
+        {"workload_id": "w", "gpu_model": "H100", "gpu_seconds": Decimal("3600.125")},
+        {"workload_id": "storage:d", "gpu_model": None},
+        {"workload_id": "idle:H100", "gpu_model": "H100", "usage_type": "gpu_idle", "deployment_id": "idle"},
+    ]
+    measured = {"measured_seconds": Decimal(3), "estimated_seconds": Decimal(585), "missing_seconds": Decimal(0)}
+    usage: list[dict[str, Any]] = [
+        {**base, **lines[0], **measured, "basis": "lifecycle", "methods": "counter=585.000;linear=585.000"},
+        {**base, **lines[1], "basis": "storage", "methods": ""},
+    ]
+    usage_table = pa.Table.from_pylist(usage, lake.GPU_USAGE)
+    whole = pa.Table.from_pylist([{**priced, **line} for line in lines], lake.GPU_COST_ALLOCATION)
+    first = differences(whole, usage_table, booked_sums([]))
+    reversals = differences(whole.slice(1, 1), usage_table, booked_sums(first))
+    assert (len(first), len(reversals)) == (3, 2)
+    for event in first + reversals:
+        assert [error.message for error in validator("usage-event").iter_errors(event)] == []
 
 
 # Policies (A22)
