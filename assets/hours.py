@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -13,10 +14,15 @@ from finops_pipeline.accounting.exact import HOUR_MS, AccountingError, hour_text
 from finops_pipeline.errors import FinopsError, SourceError, UsageError
 from resources.site import Site
 
+for _parameter in ("backfill_policy", "allow_nonexistent_upstream_partitions"):
+    # Used on purpose although Dagster calls them beta; an upgrade that changes them shows in the tests.
+    warnings.filterwarnings("ignore", message=f"Parameter `{_parameter}`", category=dg.BetaWarning)
+
 START = datetime(2020, 1, 1, tzinfo=UTC)
 """First instant of the first partition, of hours and months alike."""
 HOURS = dg.HourlyPartitionsDefinition(start_date=START)
-MONTHS = dg.MonthlyPartitionsDefinition(start_date=START)
+MONTHS = dg.MonthlyPartitionsDefinition(start_date=START, end_offset=1)
+"""The running month is there too: its statement is open."""
 SINGLE_RUN = dg.BackfillPolicy.single_run()
 """A range of hours is one run, and gives what a run for each hour gives."""
 RETRIES = 3

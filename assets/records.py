@@ -4,6 +4,7 @@ It lands in the lake so that a result can be explained and recomputed from what 
 """
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import dagster as dg
 import pyarrow as pa
@@ -19,6 +20,8 @@ from finops_pipeline.accounting.records import events_of_hour, tokens_of_hour, w
 from finops_pipeline.accounting.tokens import clean_tokens
 from resources.site import Site
 
+ALL_TIME = (datetime(1970, 1, 2, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
+"""A bundle is read whole, so that whatever is wrong in it is set aside."""
 WHOLE_TABLES = ("deployments", "allocation_policies", "deployment_storage", "gpu_inventory")
 SOURCES = ("workload_events", "token_usage", *WHOLE_TABLES)
 
@@ -41,9 +44,8 @@ def platform_records(context: dg.AssetExecutionContext, site: dg.ResourceParam[S
 def land_records(site: Site, cluster: str, hours: Sequence[int]) -> int:
     """Read the run's span once, cut it into hours; how many records were set aside (A5)."""
     now = site.now_ms()
-    read = site.database.read_platform(
-        cluster, at(hours[0]), at(hours[-1] + HOUR_MS), default_cluster=site.is_default(cluster)
-    )
+    first, past = ALL_TIME if site.bundle else (at(hours[0]), at(hours[-1] + HOUR_MS))
+    read = site.database.read_platform(cluster, first, past, default_cluster=site.is_default(cluster))
     events, _ = first_arrivals(read["workload_events"])
     tokens, bad_tokens = clean_tokens(read["token_usage"], now)
     bad_events = running_intervals(read["workload_events"], now, site.config).quarantine

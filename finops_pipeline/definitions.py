@@ -3,8 +3,8 @@
 What belongs here: wiring. What does not: what an asset does, or where a setting comes from.
 """
 
-from collections.abc import Collection, Iterator, Sequence
-from datetime import UTC, timedelta
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
 import dagster as dg
@@ -18,7 +18,7 @@ from assets.series import dcgm_series
 from assets.statement import gpu_allocation
 from assets.usage import gpu_usage
 from finops_pipeline.settings import environment, load_settings
-from resources.site import Site, open_site
+from resources.site import Site, open_database, open_site
 
 HOURLY = [dcgm_series, platform_records, gpu_samples, gpu_usage, gpu_cost_allocation, usage_events]
 MONTHLY = [gpu_allocation]
@@ -68,19 +68,11 @@ def hourly_schedule(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunReq
     end = tick.replace(minute=0, second=0, microsecond=0)
     ended = [f"{end - timedelta(hours=back):{KEY}}" for back in range(LOOK_BACK_HOURS, 0, -1)]
     done = context.instance.get_materialized_partitions(usage_events.key)
-    stretches = list(missing_stretches(ended, done))
-    if not stretches:
+    missing = [key for key in ended if key not in done]
+    if not missing:
         yield dg.SkipReason(f"the {LOOK_BACK_HOURS} hours before {end:{KEY}} UTC are computed")
-    for first, last in stretches:
+    for first, last in stretches(missing):
         yield request(first, last, f"{tick:{KEY}}")
-
-
-def missing_stretches(keys: Sequence[str], done: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Runs of neighbouring keys that are not done, as first and last."""
-    for missing, group in groupby(keys, key=lambda key: key not in done):
-        stretch = list(group)
-        if missing:
-            yield stretch[0], stretch[-1]
 
 
 def request(first: str, last: str, reason: str) -> dg.RunRequest:
@@ -104,12 +96,36 @@ def monthly_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
     return dg.RunRequest(partition_key=f"{last:%Y-%m}-01")
 
 
+@dg.sensor(job=hourly_job, minimum_interval_seconds=300, default_status=dg.DefaultSensorStatus.RUNNING)
+def recompute_sensor(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
+    """Computes hours again that were provisional (A16), or that records written since then belong to (A32)."""
+    with open_database(load_settings(environment())) as database:
+        stale = database.hours_to_recompute()
+    if not stale:
+        yield dg.SkipReason("no published hour is out of date")
+        return
+    keys = sorted({f"{row['hour']:{KEY}}" for row in stale})
+    context.log.info("%d hours to compute again, because %s", len(keys), sorted({row["reason"] for row in stale}))
+    published = max(row["published_at"] for row in stale)
+    for first, last in stretches(keys):
+        yield request(first, last, f"{published.isoformat()}")
+
+
+def stretches(keys: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Sorted partition keys as runs of neighbouring hours, first and last."""
+    hours = [datetime.strptime(key, KEY).replace(tzinfo=UTC) for key in keys]
+    for _, group in groupby(enumerate(hours), key=lambda pair: pair[1] - pair[0] * timedelta(hours=1)):
+        run = [hour for _, hour in group]
+        yield f"{run[0]:{KEY}}", f"{run[-1]:{KEY}}"
+
+
 def build(site: object = configured_site) -> dg.Definitions:
     """All definitions; `site` may be another resource, for tests and for bundles."""
     return dg.Definitions(
         assets=[*EXTERNAL, *HOURLY, *MONTHLY],
         jobs=[hourly_job, monthly_job],
         schedules=[hourly_schedule, monthly_schedule],
+        sensors=[recompute_sensor],
         resources={"site": site},
         executor=dg.in_process_executor,
     )

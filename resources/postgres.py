@@ -201,6 +201,10 @@ class Database:
         with self.transaction(snapshot=True) as connection:
             return {name: select(connection, _platform_sql(name), scope, lake.TABLES[name]) for name in _PLATFORM}
 
+    def hours_to_recompute(self) -> list[dict[str, Any]]:
+        """Published hours that may be out of date: cluster, hour, reason, published_at; ascending (A16, A32)."""
+        return self.query(_statement("hours_to_recompute")).to_pylist()
+
     # Writing
 
     def copy(self, connection: Connection, table: str, data: pa.Table) -> int:
@@ -391,9 +395,13 @@ def _engine(url: sa.URL) -> sa.Engine:
     )
 
 
-@cache
 def _platform_sql(table: str) -> str:
-    return files("resources").joinpath("sql", f"platform_{table}.sql").read_text(encoding="utf-8")
+    return _statement(f"platform_{table}")
+
+
+@cache
+def _statement(name: str) -> str:
+    return files("resources").joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
 
 
 def _lock(connection: Connection, name: str) -> None:

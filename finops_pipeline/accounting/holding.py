@@ -86,6 +86,8 @@ class Holding:
     """devices x windows: no sample, and not bridged (A11)"""
     window_set: Ints
     """devices x windows: label set"""
+    open_hole: bool
+    """a label is missing, and no later reading has shown yet whether it comes back (A16)"""
 
     def holder_numbers(self) -> Ints:
         """Claims name intervals or pods; of each, the workload, or `len(workloads)` + pod."""
@@ -126,6 +128,7 @@ def hold(timeline: Timeline, intervals: Intervals, replaced: Bools, config: Acco
         state=hour.states(claims),
         silent=hour.silent,
         window_set=hour.window_set,
+        open_hole=hour.waits_for_label(carried),
     )
 
 
@@ -470,6 +473,26 @@ class _Hour:
         """How many devices the claims give an interval at a moment (`interval x HOUR_MS + begin`)."""
         held = np.sort(np.concatenate([c.holder * HOUR_MS + self.cells.begin[c.cell] for c in claims]))
         return np.searchsorted(held, moment, "right") - np.searchsorted(held, moment, "left")
+
+    def waits_for_label(self, carried: Claims) -> bool:
+        """Whether a workload is carried on a device on which it is not seen later, or a pod's label has just gone."""
+        pair = self.cells.device[carried.cell] * len(self.cap) + carried.holder
+        known = self.spans.device * len(self.cap) + self.spans.interval
+        index = np.searchsorted(known, pair, "right") - 1
+        if (self.spans.last[index] < self.cells.window[carried.cell]).any():
+            return True
+        runs = self.timeline.runs
+        if len(runs.device) < 2:
+            return False
+        final = np.flatnonzero(np.append(changes(runs.device)[1:], True))
+        final = final[(final > 0) & (runs.label_set[final] == NO_LABELS) & (runs.last[final] >= 0)]
+        has_pods = np.array([len(pods) > 0 for pods in self.pods_of_set], dtype=bool)
+        just_gone = (runs.device[final - 1] == runs.device[final]) & has_pods[runs.label_set[final - 1]]
+        just_gone &= runs.last[final - 1] + 1 == runs.first[final]
+        just_gone &= (runs.first[final] < self.windows) & (
+            (runs.last[final] - runs.first[final] + 1) * self.width <= NEAR_MS
+        )
+        return bool(just_gone.any())
 
     # --- bookkeeping ---
 

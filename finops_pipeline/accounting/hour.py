@@ -14,8 +14,9 @@ import pyarrow as pa
 from contracts.lake import HOUR_FACTS
 from finops_pipeline.accounting.around import lay_together, summarise
 from finops_pipeline.accounting.arrays import texts
-from finops_pipeline.accounting.config import AccountingConfig
+from finops_pipeline.accounting.config import REACH_HOURS, AccountingConfig
 from finops_pipeline.accounting.deployments import pod_owners
+from finops_pipeline.accounting.exact import HOUR_MS
 from finops_pipeline.accounting.holding import hold
 from finops_pipeline.accounting.lifecycle import running_intervals
 from finops_pipeline.accounting.pieces import hour_pieces, places
@@ -71,7 +72,7 @@ def sample_hour(
         rejected=hour.rejected,
         facts=pa.table(
             {
-                "provisional": [found.provisional],
+                "provisional": [found.provisional and now_ms < start + HOUR_MS + REACH_HOURS * HOUR_MS],
                 "devices": [len(timeline.devices)],
                 "readings": [sum(len(readings.at) for readings in hour.values.values())],
                 "rejected": [hour.rejections],

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from finops_pipeline.accounting.around import NEVER_AFTER, Timeline, combined_utilization
+from finops_pipeline.accounting.around import Timeline, combined_utilization
 from finops_pipeline.accounting.arrays import Bools, Ints, Texts, changes, group_bounds
 from finops_pipeline.accounting.config import AccountingConfig, Quantity
 from finops_pipeline.accounting.energy import Counter, counter_of, stretch_energy
@@ -123,10 +123,24 @@ def hour_pieces(
         estimated=visible,
         missing=visible,
         rungs={},
-        provisional=bool((visible & holding.silent & (timeline.first_after == NEVER_AFTER)[:, None])[:, -1].any()),
+        provisional=holding.open_hole or _open_gap(visible, (utilization, memory), power, holding, timeline),
     )
     known = (utilization.known, memory.known, power.known)
     return _with_status(result, known, counter, counter_gaps, by_class, holding, timeline, config)
+
+
+def _open_gap(
+    visible: Bools, of_devices: tuple[Filled, ...], power: Filled, holding: Holding, timeline: Timeline
+) -> bool:
+    """Whether a visible window lies in a gap that no later reading has closed yet (A16)."""
+    waits = power.open_ended[timeline.board]
+    for filled in of_devices:
+        waits = waits | filled.open_ended
+    runs = timeline.runs
+    last_window = np.full(len(timeline.devices), -1, dtype=np.int64)
+    np.maximum.at(last_window, runs.device, runs.last)
+    silent_since = np.arange(visible.shape[1]) > last_window[:, None]
+    return bool((visible & (waits | (holding.silent & silent_since))).any())
 
 
 def places(keys: Texts, among: Texts) -> Ints:

@@ -110,6 +110,11 @@ def _platform_tables() -> None:
     )
     op.create_index("workload_events_event_id", "workload_events", ["event_id"], schema="eai")
     op.create_index("workload_events_occurred_at", "workload_events", ["occurred_at"], schema="eai")
+    op.create_index("workload_events_workload", "workload_events", ["workload_id", "occurred_at"], schema="eai")
+    op.execute(
+        "CREATE INDEX workload_events_late ON eai.workload_events (received_at)"
+        " WHERE received_at - occurred_at > interval '1 minute'"
+    )
     op.create_table(
         "deployments",
         text("cluster", CLUSTER_OR_DEFAULT, null=True),
@@ -436,6 +441,8 @@ def _ledger_tables() -> None:
         " NULLS NOT DISTINCT WHERE usage_type <> 'llm';"
         "CREATE INDEX usage_events_llm ON eai.usage_events (occurred_at) WHERE usage_type = 'llm';"
         "CREATE INDEX usage_events_llm_event_id ON eai.usage_events (event_id) WHERE usage_type = 'llm';"
+        "CREATE INDEX usage_events_late ON eai.usage_events (booked_at)"
+        " WHERE usage_type = 'llm' AND booked_at - occurred_at > interval '1 minute';"
         "CREATE INDEX usage_events_tenant ON eai.usage_events (tenant_id, occurred_at)"
     )
     op.create_table(
