@@ -43,7 +43,7 @@ def gpu_cost_allocation(
     """One row per tenant's part of a usage row: units, amount, currency, policy, and whether estimated."""
     cost: dict[str, Decimal] = defaultdict(Decimal)
     rows = unpriced = quarantined = 0
-    with failing_clearly():
+    with failing_clearly(site):
         hours = hours_of(context, site)
         try:
             for cluster in site.doors:

@@ -41,7 +41,7 @@ def usage_events(context: dg.AssetExecutionContext, site: dg.ResourceParam[Site]
     """One row per immutable usage event: the difference between an hour's result and what is booked of it."""
     booked = identical = 0
     shares: list[Decimal] = []
-    with failing_clearly():
+    with failing_clearly(site):
         hours = hours_of(context, site)
         for cluster in site.doors:
             for hour in hours:

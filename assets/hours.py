@@ -25,7 +25,6 @@ MONTHS = dg.MonthlyPartitionsDefinition(start_date=START, end_offset=1)
 """The running month is there too: its statement is open."""
 SINGLE_RUN = dg.BackfillPolicy.single_run()
 """A range of hours is one run, and gives what a run for each hour gives."""
-RETRIES = 3
 
 
 def hours_of(context: dg.AssetExecutionContext, site: Site) -> list[int]:
@@ -50,13 +49,13 @@ def at(hour: int) -> datetime:
 
 
 @contextmanager
-def failing_clearly() -> Iterator[None]:
+def failing_clearly(site: Site) -> Iterator[None]:
     """Errors as Dagster should treat them: another try for transient ones, a plain failure for the others."""
     try:
         yield
     except SourceError as error:
-        if error.transient:
-            raise dg.RetryRequested(max_retries=RETRIES, seconds_to_wait=10) from error
+        if error.transient and site.retries:
+            raise dg.RetryRequested(max_retries=site.retries, seconds_to_wait=10) from error
         raise dg.Failure(str(error), allow_retries=False) from error
     except (FinopsError, AccountingError) as error:
         raise dg.Failure(str(error), allow_retries=False) from error

@@ -35,7 +35,7 @@ SOURCES = ("workload_events", "token_usage", *WHOLE_TABLES)
 )
 def platform_records(context: dg.AssetExecutionContext, site: dg.ResourceParam[Site]) -> dg.MaterializeResult:
     """One copy per hour of the lifecycle events, tokens, deployments, policies, storage and inventory it needs."""
-    with failing_clearly():
+    with failing_clearly(site):
         hours = hours_of(context, site)
         rejected = sum(land_records(site, cluster, hours) for cluster in site.doors)
     return dg.MaterializeResult(metadata={"hours": span_text(hours), "quarantined": rejected})

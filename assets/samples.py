@@ -35,7 +35,7 @@ EVENTS_AND_DEVICES = ("workload_events", "deployments", "gpu_inventory")
 def gpu_samples(context: dg.AssetExecutionContext, site: dg.ResourceParam[Site]) -> dg.MaterializeResult:
     """One row per window and visible device: utilization, memory, power, whether estimated, and by which method."""
     rows = estimated = 0
-    with failing_clearly():
+    with failing_clearly(site):
         hours = hours_of(context, site)
         for cluster in site.doors:
             around = Summaries(site, cluster)

@@ -33,7 +33,7 @@ STEP_HOURS = 6
 )
 def dcgm_series(context: dg.AssetExecutionContext, site: dg.ResourceParam[Site]) -> dg.MaterializeResult:
     """One row per DCGM series and hour: raw samples with their labels, from Prometheus to the lake."""
-    with failing_clearly():
+    with failing_clearly(site):
         hours = hours_of(context, site)
         with ThreadPoolExecutor(max_workers=CLUSTERS_AT_ONCE) as pool:
             counts = list(pool.map(lambda cluster: land(site, cluster, hours), site.doors))

@@ -1,6 +1,5 @@
 """The monthly statement: each tenant's deployments, in money (A30, A33)."""
 
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -8,9 +7,8 @@ import dagster as dg
 import pyarrow as pa
 
 from assets.hours import MONTHS, failing_clearly
-from finops_pipeline.accounting.statement import statement
-from resources.postgres import Database
 from resources.postgres_arrow import Connection
+from resources.published import month_bounds, read_statement
 from resources.site import Site
 
 ITEM_ROWS = pa.schema(
@@ -36,7 +34,7 @@ TOTAL_ROWS = pa.schema(
 )
 def gpu_allocation(context: dg.AssetExecutionContext, site: dg.ResourceParam[Site]) -> dg.MaterializeResult:
     """One row per tenant, deployment and currency of a month: units and the amount to be charged."""
-    with failing_clearly():
+    with failing_clearly(site):
         period = f"{context.partition_time_window.start:%Y-%m}"
         result = publish_statement(site, period)
         counted = computed_hours(site, period)
@@ -56,12 +54,6 @@ def gpu_allocation(context: dg.AssetExecutionContext, site: dg.ResourceParam[Sit
     )
 
 
-def month_bounds(period: str) -> tuple[datetime, datetime]:
-    """First instant of a month like `2026-10`, and of the next."""
-    year, month = map(int, period.split("-"))
-    return datetime(year, month, 1, tzinfo=UTC), datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC)
-
-
 def publish_statement(site: Site, period: str) -> dict[str, Any]:
     """Compute a month's statement from what is published of it, and store it; a final one stays as it is (A33)."""
     with site.database.transaction() as connection:
@@ -69,18 +61,6 @@ def publish_statement(site: Site, period: str) -> dict[str, Any]:
         if result["status"] == "open":
             _store(site, connection, period, result)
     return result
-
-
-def read_statement(database: Database, period: str, connection: Connection | None = None) -> dict[str, Any]:
-    """The statement of a month, computed from the published allocation of all clusters (A30)."""
-    first, past = month_bounds(period)
-    rows = database.read_hours("gpu_cost_allocation", None, first, past, connection=connection)
-    final = database.query(
-        "SELECT 1 AS one FROM eai.gpu_statements WHERE period = %s AND status = 'final'",
-        (period,),
-        connection=connection,
-    )
-    return statement(period, "final" if len(final) else "open", rows)
 
 
 def _store(site: Site, connection: Connection, period: str, result: dict[str, Any]) -> None:

@@ -41,7 +41,7 @@ def gpu_usage(
     """One row per workload, hour and model: allocated, active and memory seconds, energy, and how well known."""
     seconds = energy = Decimal(0)
     rows = 0
-    with failing_clearly():
+    with failing_clearly(site):
         hours = hours_of(context, site)
         try:
             for cluster in site.doors:

@@ -15,10 +15,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from assets.allocation import quarantine
-from assets.statement import read_statement
 from contracts.lake import FLEET_HOURS, GPU_COST_ALLOCATION, GPU_USAGE, QUARANTINE
 from finops_pipeline.accounting.exact import HOUR_MS, hour_text
 from finops_pipeline.accounting.statement import statement_json
+from resources.published import read_statement
 from resources.site import Site
 
 TABLES = {

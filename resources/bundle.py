@@ -80,6 +80,10 @@ Wrong: TypeAlias = Callable[[int, object, str], NoReturn]
 """Raises for a row (index), its value and what was expected."""
 
 
+NOBODY = "00000000-0000-0000-0000-000000000000"
+"""The nil UUID: the platform tenant where neither the bundle nor the environment names one."""
+
+
 @dataclass(frozen=True)
 class Bundle:
     """An opened bundle: its settings are read and right; its files are read when asked for."""
@@ -122,13 +126,14 @@ class Bundle:
             tables=raw,
         )
 
-    def accounting(self) -> AccountingConfig:
-        """The configuration of the accounting that the bundle asks for, over the defaults that ship."""
-        path = self.folder / SETTINGS_FILE
-        if self.platform_tenant is None:
-            raise UsageError(f"{path}: `platform_tenant` is missing: idle capacity needs a tenant (uuid) to go to")
-        tables = accounting_tables(self.tables, str(path))
-        return AccountingConfig(platform_tenant=self.platform_tenant, window_seconds=self.window_seconds, **tables)
+    def accounting(self, platform_tenant: str = NOBODY) -> AccountingConfig:
+        """The configuration of the accounting that the bundle asks for, over the defaults that ship.
+
+        `platform_tenant` is for a bundle that names none.
+        """
+        tables = accounting_tables(self.tables, str(self.folder / SETTINGS_FILE))
+        tenant = self.platform_tenant or platform_tenant
+        return AccountingConfig(platform_tenant=tenant, window_seconds=self.window_seconds, **tables)
 
     def series(self) -> pa.Table:
         """The whole DCGM dump as DCGM_SERIES; no rows without one."""

@@ -20,7 +20,7 @@ from finops_pipeline.accounting.config import AccountingConfig
 from finops_pipeline.errors import UsageError
 from finops_pipeline.settings import Settings
 from resources import embedded
-from resources.bundle import Bundle
+from resources.bundle import NOBODY, Bundle
 from resources.lake import Lake
 from resources.postgres import Database
 from resources.prometheus import PrometheusDoor
@@ -73,6 +73,8 @@ class Site:
     """set where the doors are a bundle's files, which never grow: then each run lands them afresh"""
     progress: Callable[[str, int], None] = _untold
     """told of each hour that a stage has finished"""
+    retries: int = 3
+    """how often a stage is tried again after a transient failure, beyond the tries of the door itself"""
 
     def is_default(self, cluster: str) -> bool:
         """Whether rows without a cluster are this one's."""
@@ -81,6 +83,10 @@ class Site:
 
 def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _tenant(settings: Settings) -> str:
+    return str(settings.platform_tenant or NOBODY)
 
 
 def _stopped(now: datetime) -> Callable[[], int]:
@@ -116,7 +122,7 @@ def open_site(settings: Settings, bundle_folder: Path | None = None) -> Iterator
     lake = Lake(settings.lake_folder)
     if bundle_folder is not None:
         bundle = Bundle.open(bundle_folder)
-        config, series, records = bundle.accounting(), bundle.series(), bundle.platform()
+        config, series, records = bundle.accounting(_tenant(settings)), bundle.series(), bundle.platform()
         clock = wall_clock_ms if bundle.now is None else _stopped(bundle.now)
         with open_database(settings) as database:
             database.load_platform(bundle.cluster, records)

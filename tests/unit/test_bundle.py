@@ -97,8 +97,8 @@ def test_settings_are_read(make: Make, tmp_path: Path) -> None:
 def test_what_is_optional_has_defaults(make: Make) -> None:
     bundle = make('cluster = "c"\nfrom = 2026-10-01T10:00:00Z\nto = 2026-10-01T11:00:00Z\n')
     assert (bundle.now, bundle.window_seconds, bundle.platform_tenant, bundle.tables) == (None, 15, None, {})
-    with pytest.raises(UsageError, match="`platform_tenant` is missing"):
-        bundle.accounting()
+    assert bundle.accounting().platform_tenant == "00000000-0000-0000-0000-000000000000"
+    assert bundle.accounting("11111111-1111-4111-8111-111111111111").platform_tenant.startswith("1111")
 
 
 @pytest.mark.parametrize(
