@@ -93,6 +93,7 @@ def price(site: Site, cluster: str, hour: int) -> pa.Table:
     )
     site.lake.write("gpu_cost_allocation", cluster, hour, allocation)
     with site.database.transaction() as connection:
+        site.database.hour_lock(connection, cluster, at(hour))
         site.database.replace_hour(connection, "gpu_cost_allocation", cluster, [at(hour)], allocation)
         site.database.replace_hour(connection, "quarantine", cluster, [at(hour)], quarantine(site, cluster, hour))
     return allocation

@@ -7,9 +7,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from assets.hours import HOURS, SINGLE_RUN, at, failing_clearly, hours_of, span_text
+from finops_pipeline.accounting.around import summarise
 from finops_pipeline.accounting.config import REACH_HOURS
 from finops_pipeline.accounting.exact import HOUR_MS
 from finops_pipeline.accounting.hour import HourSamples, sample_hour
+from finops_pipeline.accounting.readings import read_hour
 from resources.postgres import attributed
 from resources.site import Site
 
@@ -56,6 +58,7 @@ def sample(site: Site, cluster: str, hour: int, around: "Summaries") -> HourSamp
     for table, field in TABLES.items():
         site.lake.write(table, cluster, hour, getattr(found, field))
     with site.database.transaction() as connection:
+        site.database.hour_lock(connection, cluster, at(hour))
         rows = attributed(found.samples, site.config.platform_tenant)
         site.database.replace_hour(connection, "gpu_samples", cluster, [at(hour)], rows)
     return found
@@ -79,4 +82,14 @@ class Summaries:
         return {start: table for start, table in self._read.items() if table is not None}
 
     def _lookup(self, start: int) -> pa.Table | None:
-        return self._site.lake.read("dcgm_summary", self._cluster, start)
+        """The landed summary; made anew from the readings where the configuration has changed since."""
+        lake, config = self._site.lake, self._site.config
+        summary = lake.read("dcgm_summary", self._cluster, start)
+        if summary is None or not len(summary) or summary["config"][0].as_py() == config.reading_digest:
+            return summary
+        series = lake.read("dcgm_series", self._cluster, start)
+        if series is None:
+            return None
+        summary = summarise(read_hour(series, start, config), config)
+        lake.write("dcgm_summary", self._cluster, start, summary)
+        return summary

@@ -6,6 +6,7 @@ lands, which is all that other hours need of it.
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import dagster as dg
 import pyarrow as pa
@@ -35,24 +36,38 @@ def dcgm_series(context: dg.AssetExecutionContext, site: dg.ResourceParam[Site])
     """One row per DCGM series and hour: raw samples with their labels, from Prometheus to the lake."""
     with failing_clearly(site):
         hours = hours_of(context, site)
-        with ThreadPoolExecutor(max_workers=CLUSTERS_AT_ONCE) as pool:
-            counts = list(pool.map(lambda cluster: land(site, cluster, hours), site.doors))
+        counts = land_all(site, hours)
     return dg.MaterializeResult(metadata={"hours": span_text(hours), "clusters": len(counts), "samples": sum(counts)})
 
 
-def land(site: Site, cluster: str, hours: Sequence[int]) -> int:
+def land_all(site: Site, hours: Sequence[int]) -> list[int]:
+    """Land the hours of a run, of several clusters at once; how many samples each has.
+
+    The first failure, or an interrupt, ends the others at their next hour.
+    """
+    stop = Event()
+    with ThreadPoolExecutor(max_workers=CLUSTERS_AT_ONCE) as pool:
+        try:
+            return list(pool.map(lambda cluster: land(site, cluster, hours, stop), site.doors))
+        finally:
+            stop.set()
+
+
+def land(site: Site, cluster: str, hours: Sequence[int], stop: Event) -> int:
     """Land the hours of a run, and those around it that readings may reach (A12); how many samples the run has."""
     landed = set() if site.bundle else set(site.lake.hours("dcgm_series", cluster))
     first, last = hours[0], hours[-1]
+    _land_around(site, cluster, first - REACH_HOURS * HOUR_MS, first, landed, stop)
     samples = 0
-    for hour in range(first - REACH_HOURS * HOUR_MS, first, STEP_HOURS * HOUR_MS):
-        _land_around(site, cluster, hour, min(hour + STEP_HOURS * HOUR_MS, first), landed)
     for hour in hours:
+        if stop.is_set():
+            break
         samples += _land_hour(site, cluster, hour, landed)
         site.progress("dcgm_series", hour)
-    end = min(last + (REACH_HOURS + 1) * HOUR_MS, site.now_ms())
-    for hour in range(last + HOUR_MS, end, STEP_HOURS * HOUR_MS):
-        _land_around(site, cluster, hour, min(hour + STEP_HOURS * HOUR_MS, end), landed)
+    end = last + (REACH_HOURS + 1) * HOUR_MS
+    if site.bundle is None:
+        end = min(end, site.now_ms())
+    _land_around(site, cluster, last + HOUR_MS, end, landed, stop)
     return samples
 
 
@@ -66,8 +81,19 @@ def _land_hour(site: Site, cluster: str, hour: int, landed: set[int]) -> int:
     return samples_in(found)
 
 
-def _land_around(site: Site, cluster: str, begin: int, end: int, landed: set[int]) -> None:
-    """Hours of `[begin, end)` that have not landed; of one that has not ended only the summary so far."""
+def _land_around(site: Site, cluster: str, begin: int, end: int, landed: set[int], stop: Event) -> None:
+    """Hours of `[begin, end)` that have not landed, a few at a time."""
+    for hour in range(begin, end, STEP_HOURS * HOUR_MS):
+        if not stop.is_set():
+            _land_some(site, cluster, hour, min(hour + STEP_HOURS * HOUR_MS, end), landed)
+
+
+def _land_some(site: Site, cluster: str, begin: int, end: int, landed: set[int]) -> None:
+    """Hours of `[begin, end)` that have not landed; of one that has not ended only the summary so far.
+
+    Nothing is no reading of the hour or one that is no longer kept. It does not land, so that whoever computes the
+    hour asks again and is told which.
+    """
     wanted = [hour for hour in range(begin, end, HOUR_MS) if hour not in landed]
     if not wanted:
         return
@@ -75,7 +101,7 @@ def _land_around(site: Site, cluster: str, begin: int, end: int, landed: set[int
     found = site.doors[cluster].series(wanted[0], min(wanted[-1] + HOUR_MS, end), metrics, may_be_gone=True)
     for hour in wanted:
         series = window(found, hour, hour + HOUR_MS)
-        if hour + HOUR_MS <= site.now_ms():
+        if hour + HOUR_MS <= site.now_ms() and (len(series) or site.bundle):
             _write(site, cluster, hour, series)
         else:
             _summarise(site, cluster, hour, series)

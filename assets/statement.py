@@ -1,24 +1,16 @@
 """The monthly statement: each tenant's deployments, in money (A30, A33)."""
 
-from decimal import Decimal
 from typing import Any
 
 import dagster as dg
-import pyarrow as pa
 
-from assets.hours import MONTHS, failing_clearly
-from resources.postgres_arrow import Connection
-from resources.published import month_bounds, read_statement
+from assets.hours import MONTHS, at, failing_clearly
+from resources.balance import Proof, trial_balance
+from resources.published import first_open_month, month_bounds
 from resources.site import Site
+from resources.statements import publish_statement
 
-ITEM_ROWS = pa.schema(
-    [pa.field(name, pa.string()) for name in ("period", "tenant_id", "deployment_id", "currency", "policy_id")]
-    + [pa.field(name, pa.decimal128(38, 9)) for name in ("gpu_seconds", "gpu_memory_gb_seconds", "energy_wh", "amount")]
-    + [pa.field("estimated", pa.bool_())]
-)
-TOTAL_ROWS = pa.schema(
-    [field for field in ITEM_ROWS if field.name not in {"tenant_id", "deployment_id", "policy_id", "estimated"}]
-)
+CHECK = "trial_balance"
 
 
 @dg.asset(
@@ -31,17 +23,28 @@ TOTAL_ROWS = pa.schema(
             partition_mapping=dg.TimeWindowPartitionMapping(allow_nonexistent_upstream_partitions=True),
         )
     ],
+    check_specs=[
+        dg.AssetCheckSpec(
+            CHECK,
+            asset="gpu_allocation",
+            description="Usage x price = what is allocated = what is booked = the statement, in SQL from Postgres alone "
+            "(A24, A28-A33).",
+        )
+    ],
 )
 def gpu_allocation(context: dg.AssetExecutionContext, site: dg.ResourceParam[Site]) -> dg.MaterializeResult:
     """One row per tenant, deployment and currency of a month: units and the amount to be charged."""
     with failing_clearly(site):
         period = f"{context.partition_time_window.start:%Y-%m}"
-        result = publish_statement(site, period)
+        result = publish(site, period)
         counted = computed_hours(site, period)
+        wrong = [proof for proof in trial_balance(site.database, period) if not proof.holds]
     return dg.MaterializeResult(
         metadata={
             "period": period,
+            "status": result["status"],
             "items": len(result["items"]),
+            "corrections": len(result.get("corrections", ())),
             "hours_computed": counted,
             "totals": dg.MetadataValue.table(
                 [
@@ -50,35 +53,22 @@ def gpu_allocation(context: dg.AssetExecutionContext, site: dg.ResourceParam[Sit
                 ],
                 dg.TableSchema([dg.TableColumn("currency", "string"), dg.TableColumn("amount", "string")]),
             ),
-        }
+        },
+        check_results=[
+            dg.AssetCheckResult(
+                passed=not wrong, check_name=CHECK, severity=dg.AssetCheckSeverity.WARN, metadata=_shown(wrong)
+            )
+        ],
     )
 
 
-def publish_statement(site: Site, period: str) -> dict[str, Any]:
-    """Compute a month's statement from what is published of it, and store it; a final one stays as it is (A33)."""
-    with site.database.transaction() as connection:
-        result = read_statement(site.database, period, connection)
-        if result["status"] == "open":
-            _store(site, connection, period, result)
+def publish(site: Site, period: str) -> dict[str, Any]:
+    """Publish a month's statement; if it is final, then that of the open month that lists its corrections (A33)."""
+    now = at(site.now_ms())
+    result = publish_statement(site.database, period, now)
+    if result["status"] == "final":
+        publish_statement(site.database, first_open_month(site.database, period), now)
     return result
-
-
-def _store(site: Site, connection: Connection, period: str, result: dict[str, Any]) -> None:
-    connection.execute(
-        "INSERT INTO eai.gpu_statements (period, status, computed_at) VALUES (%s, 'open', now())"
-        " ON CONFLICT (period) DO UPDATE SET computed_at = excluded.computed_at",
-        (period,),
-    )
-    items = [{"period": period, **item, **item["allocated"]} for item in result["items"]]
-    totals = [{"period": period, **total} for total in result["totals"]]
-    for table, rows, schema in (("gpu_allocation", items, ITEM_ROWS), ("gpu_allocation_totals", totals, TOTAL_ROWS)):
-        records = [{name: _value(row, name, schema) for name in schema.names} for row in rows]
-        site.database.replace(connection, table, pa.Table.from_pylist(records, schema=schema), period=period)
-
-
-def _value(row: dict[str, Any], name: str, schema: pa.Schema) -> Any:
-    value = row[name]
-    return Decimal(str(value)) if value is not None and pa.types.is_decimal(schema.field(name).type) else value
 
 
 def computed_hours(site: Site, period: str) -> int:
@@ -87,3 +77,14 @@ def computed_hours(site: Site, period: str) -> int:
         "SELECT count(*) AS hours FROM eai.hour_runs WHERE hour >= %s AND hour < %s", month_bounds(period)
     )
     return int(found["hours"][0].as_py() or 0)
+
+
+def _shown(wrong: list[Proof]) -> dict[str, Any]:
+    """What does not balance, for the UI."""
+    shown: dict[str, Any] = {"wrong": len(wrong)}
+    for number, proof in enumerate(wrong[:5], 1):
+        shown[f"{number}"] = (
+            f"{proof.proof}, {proof.tenant_id or 'all tenants'}, {proof.currency or 'unpriced'}, {proof.measure}: "
+            f"{proof.left:f} against {proof.right:f}{f': {proof.fault}' if proof.fault else ''}"
+        )
+    return shown

@@ -77,6 +77,7 @@ def use(site: Site, cluster: str, hour: int) -> HourUsage:
         site.lake.write(table, cluster, hour, rows)
     tables["gpu_usage"] = attributed(usage, site.config.platform_tenant)
     with site.database.transaction() as connection:
+        site.database.hour_lock(connection, cluster, at(hour))
         for table, rows in tables.items():
             site.database.replace_hour(connection, table, cluster, [at(hour)], rows)
     return HourUsage(usage, found.idle, found.fleet)

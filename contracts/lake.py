@@ -47,6 +47,7 @@ DCGM_SERIES = pa.schema(
 DCGM_SUMMARY = pa.schema(
     [
         text("device", "uuid, or uuid/instance (A7)", False),
+        text("config", "digest of the configuration that it was made with", False),
         text("model", "platform's name of the model", False),
         text("node", "node (A8)", False),
         column("slices", pa.int32(), "slices of the instance, or of the whole card (A19)", "1", False),
@@ -260,6 +261,22 @@ FLEET_STATES = pa.schema(
     metadata={"grain": "the states of one model's devices in an hour (A17, A21)"},
 )
 
+FINDINGS = pa.schema(
+    [
+        CLUSTER,
+        HOUR,
+        text("kind", "what was found; docs/findings.md has the kinds", False),
+        text("subject", "device, board, workload or series that it is about", False),
+        text("workload_id", "workload concerned, if it is one"),
+        text("tenant_id", "tenant concerned; null where none is"),
+        instant("first_at", "when it began in the hour; the last sign of life of a failure may lie before it"),
+        instant("last_at", "when it ended in the hour, exclusive"),
+        column("seconds", SECONDS, "how much of the hour; the kind tells of what", "s"),
+        text("detail", "for a person: what was seen", False),
+    ],
+    metadata={"grain": "something in an hour that a person should look at; no finding changes an amount"},
+)
+
 GPU_USAGE = pa.schema(
     [
         CLUSTER,
@@ -335,6 +352,17 @@ GPU_COST_ALLOCATION = pa.schema(
     metadata={"grain": "a tenant's part of a usage row (A25-A29)"},
 )
 
+TENANT_HOURS = pa.schema(
+    [
+        CLUSTER,
+        HOUR,
+        text("tenant_id", "tenant that was given the time (A25-A27)", False),
+        text("placed_class", "class that it ran on (A6); the model for pods without events", False),
+        column("gpu_seconds", SECONDS, "its part of the allocated time", "GPU-s", False),
+    ],
+    metadata={"grain": "a tenant's allocated time of one hour on one class, without storage and idle capacity"},
+)
+
 TABLES: dict[str, pa.Schema] = {
     "dcgm_series": DCGM_SERIES,
     "dcgm_summary": DCGM_SUMMARY,
@@ -351,8 +379,10 @@ TABLES: dict[str, pa.Schema] = {
     "gpu_holdings": GPU_HOLDINGS,
     "gpu_matches": GPU_MATCHES,
     "fleet_states": FLEET_STATES,
+    "findings": FINDINGS,
     "gpu_usage": GPU_USAGE,
     "gpu_idle": GPU_IDLE,
     "fleet_hours": FLEET_HOURS,
     "gpu_cost_allocation": GPU_COST_ALLOCATION,
+    "tenant_hours": TENANT_HOURS,
 }

@@ -2,21 +2,22 @@
 
 What belongs here: arguments, exit codes, and what a person or a program reads. Everything else is imported
 when a command needs it, so that `finops --help` answers at once.
-
-Exit codes: 0 done, 1 failed, 2 wrong use, 3 done but incomplete (estimated above the limit, unpriced, set aside).
 """
 
 from __future__ import annotations
 
-import json
 import os
+import shutil
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from uuid import UUID
 
 import typer
 
@@ -28,128 +29,190 @@ if TYPE_CHECKING:
     from resources.site import Site
 
 INCOMPLETE = 3
+INTERRUPTED = 130
+"""What a shell expects of a program that was interrupted."""
+EPILOG = (
+    "Exit codes: 0 done, 1 failed, 2 wrong use, 3 done but incomplete (more estimated than FINOPS_MAX_ESTIMATED, "
+    "unpriced, or an input set aside), 130 interrupted. Settings come from the environment and .env: see the README."
+)
 
 app = typer.Typer(
     name="finops",
     help="GPU usage and cost per tenant: from DCGM series and lifecycle events to usage events and statements.",
+    epilog=EPILOG,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-policies_app = typer.Typer(
-    help="Allocation policies: what a GPU-hour, a kWh and a GB-month cost.", no_args_is_help=True
-)
+policies_app = typer.Typer(help="What a GPU-hour, a kWh and a GB-month cost.", no_args_is_help=True)
 app.add_typer(policies_app, name="policies")
+
+
+class Format(StrEnum):
+    """How a statement is written."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of text for a person.")]
 BundleFolder = Annotated[
-    Path | None, typer.Option("--bundle", metavar="DIR", help="Take the inputs from this bundle of files.")
+    Path | None,
+    typer.Option("--bundle", metavar="DIR", help="Take the inputs from this bundle of files (FINOPS_BUNDLE)."),
 ]
 OutFolder = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Also write the results as files.")]
 From = Annotated[str | None, typer.Option("--from", metavar="HOUR", help="First hour, like 2026-10-01T10:00Z.")]
-To = Annotated[str | None, typer.Option("--to", metavar="HOUR", help="End, exclusive.")]
+To = Annotated[str | None, typer.Option("--to", metavar="HOUR", help="Hour to end before, like 2026-10-02T00:00Z.")]
+
+
+class StoppedError(FinopsError):
+    """Somebody pressed Ctrl-C, or the machine shuts down."""
+
+    exit_code = INTERRUPTED
 
 
 def main() -> None:
     """Run the command; what a user can mend is one line on stderr."""
     os.environ.setdefault("DAGSTER_DISABLE_TELEMETRY", "1")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
-        app()
+        code = app(standalone_mode=False)
     except FinopsError as error:
         _fail(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        _fail("interrupted; what was published stays, run it again to go on", 1)
+    except typer.TyperException as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            typer.echo(error.format_message(), err=True)
+            raise SystemExit(error.exit_code) from None
+        _fail(error.format_message().replace("Value error, ", ""), error.exit_code)
     except BrokenPipeError:
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _fail(f"{error.filename}: {error.strerror}", 1)
+    if code == INTERRUPTED:
+        _fail("interrupted", INTERRUPTED)
 
 
-def _fail(message: str, code: int) -> None:
+def _fail(message: str, code: int) -> NoReturn:
     typer.echo(f"finops: {' '.join(message.split())}", err=True)
     raise SystemExit(code)
 
 
-@app.command()
+def _version(wanted: bool) -> None:
+    from importlib.metadata import version
+
+    if wanted:
+        typer.echo(f"finops {version('finops-pipeline')}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    _version_wanted: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """What holds for every command."""
+
+
+@app.command(short_help="Run a bundled day of a small cluster, and show what it cost whom.")
 def demo(json_output: Json = False) -> None:
-    """Run a bundled day of a GPU cluster through the whole pipeline, embedded, and show what it cost whom."""
-    from finops_pipeline.demo.generate import generate
+    """Run a bundled day of a GPU cluster through the whole pipeline, embedded, and show what it cost whom.
+
+    Nothing is needed but this program. Everything lies under FINOPS_HOME (.finops); running it again books nothing.
+    """
     from finops_pipeline.show import demo_report
-    from resources.bundle import Bundle
+    from resources.published import read_statement
 
     settings = _settings()
-    folder = settings.home / "demo"
-    if not (folder / "bundle.toml").exists():
-        generate(folder)
-    with _site(settings, folder, json_output) as site:
-        outcome = _run(settings, site, *_span(site, None, None), None)
-        report = demo_report(site, Bundle.open(folder), outcome, settings)
+    with _site(settings, _demo_bundle(settings.home / "demo")) as site:
+        first, past = _span(site, None, None)
+        outcome = _run(settings, site, [(first, past)], None, quiet=json_output)
+        statement = read_statement(site.database, outcome.months[0])
+        report = demo_report(site, statement, outcome.cluster_hours, outcome.booked, settings)
     _print(report.data, report.text, json_output)
 
 
-@app.command()
+@app.command(short_help="Compute hours, and book what is new of them.")
 def run(
     from_: From = None, to: To = None, bundle: BundleFolder = None, out: OutFolder = None, json_output: Json = False
 ) -> None:
-    """Compute hours and book what is new; without --from and --to the last hour, or all of a bundle."""
+    """Compute hours and book what is new of them; without --from and --to the last hour, or all of a bundle.
+
+    An hour may be computed as often as wanted: only the difference to what is booked is booked.
+    """
     settings = _settings()
-    with _site(settings, bundle, json_output) as site:
-        first, past = _span(site, from_, to)
-        outcome = _run(settings, site, first, past, out)
+    with _site(settings, bundle) as site:
+        outcome = _run(settings, site, [_span(site, from_, to)], out, quiet=json_output)
     _report(outcome, settings, json_output)
 
 
-@app.command()
+@app.command(short_help="Compute the hours of a span that are missing.")
 def backfill(from_: From = None, to: To = None, bundle: BundleFolder = None, json_output: Json = False) -> None:
-    """Compute the hours of a span that are missing or provisional, a day at a time; a stopped backfill goes on."""
-    from finops_pipeline.runner import check_hours, missing_hours
+    """Compute the hours of a span that are missing or provisional, a day at a time.
 
+    Without --to up to the last hour that has ended. Stopped, the same command goes on where it was.
+    """
     settings = _settings()
-    if from_ is None and bundle is None:
+    if from_ is None and bundle is None and settings.bundle is None:
         raise UsageError("--from is missing: name the first hour, like --from 2026-10-01T00:00Z")
-    outcomes: list[Outcome] = []
-    with _site(settings, bundle, json_output) as site:
+    with _site(settings, bundle) as site:
+        from finops_pipeline.runner import check_hours, missing_hours
+
         first, past = _span(site, from_, to)
         check_hours(site, first, past)
-        for begin, end in _days(missing_hours(site, first, past)):
-            outcomes.append(_run(settings, site, begin, end, None))
-    _report(_joined(outcomes), settings, json_output)
+        outcome = _run(settings, site, list(_days(missing_hours(site, first, past))), None, quiet=json_output)
+    _report(outcome, settings, json_output)
 
 
-@app.command()
+@app.command(short_help="What is computed, missing, provisional, unpriced or set aside.")
 def status(json_output: Json = False) -> None:
-    """What is computed, provisional, missing, unpriced or set aside, by cluster and day."""
-    from finops_pipeline.runner import status as rows_of
+    """What is computed, missing, provisional, unpriced or set aside, by cluster and day.
+
+    A cluster of FINOPS_PROMETHEUS_URLS should be computed up to the last hour that has ended, any other one up to its
+    last published hour.
+    """
     from finops_pipeline.show import status_table
+    from resources.published import status as rows_of
     from resources.site import open_database
 
-    with open_database(_settings()) as database:
-        rows = rows_of(database)
+    settings = _settings()
+    with open_database(settings) as database:
+        rows = rows_of(database, list(settings.prometheus_urls), datetime.now(UTC))
     _print(rows, status_table(rows), json_output)
 
 
-@app.command()
+@app.command(short_help="A month's statement: each tenant's deployments, in money.")
 def statement(
     period: Annotated[str, typer.Argument(metavar="MONTH", help="Like 2026-10.")],
-    tenant: Annotated[str | None, typer.Option(metavar="UUID", help="Only this tenant's items.")] = None,
-    format_: Annotated[str, typer.Option("--format", help="table, json or csv.")] = "table",
+    tenant: Annotated[UUID | None, typer.Option(metavar="UUID", help="Only this tenant's items.")] = None,
+    format_: Annotated[Format, typer.Option("--format", help="How it is written.")] = Format.TABLE,
 ) -> None:
-    """A month's statement: each tenant's deployments, in money."""
+    """A month's statement: each tenant's deployments, in money, summed from the published hours."""
     from finops_pipeline.show import statement_text
+    from resources.published import of_tenant, read_statement
     from resources.site import open_database
 
-    if format_ not in {"table", "json", "csv"}:
-        raise UsageError(f"--format {format_}: use table, json or csv")
+    month = _month(period)
     with open_database(_settings()) as database:
-        typer.echo(statement_text(database, _month(period), tenant, format_), nl=False)
+        result = read_statement(database, month)
+    if not result["items"]:
+        raise UsageError(f"{month}: no hour of this month is computed yet; finops backfill --from {month}-01T00:00Z")
+    typer.echo(statement_text(result if tenant is None else of_tenant(result, str(tenant)), format_), nl=False)
 
 
-@policies_app.command("add")
+@policies_app.command("add", short_help="Add policies from a file.")
 def add_policies(
-    file: Annotated[Path, typer.Argument(help="JSON: one policy or a list, as in allocation_policies.json.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON: a list, as in allocation_policies.json.")],
     json_output: Json = False,
 ) -> None:
-    """Add policies; one whose id is known must have the same content (A22)."""
+    """Add policies from a file, all or none; one whose id is known must have the same content (A22)."""
     from resources.bundle import read_policies
     from resources.site import open_database
 
@@ -172,33 +235,48 @@ def list_policies(json_output: Json = False) -> None:
 
 @policies_app.command("show")
 def show_policy(policy_id: Annotated[str, typer.Argument(metavar="ID")], json_output: Json = False) -> None:
-    """One policy."""
+    """One policy, with all its fields."""
+    from finops_pipeline.show import fields_text
+
     found = next((row for row in _policies() if row["id"] == policy_id), None)
     if found is None:
         raise UsageError(f"policy {policy_id}: there is none with this id; `finops policies list` shows all")
-    _print(
-        found, "".join(f"{name:24} {'' if value is None else value}\n" for name, value in found.items()), json_output
-    )
+    _print(found, fields_text(found), json_output)
 
 
-@app.command()
+@app.command(short_help="Ask the lake in SQL.")
 def sql(
-    query: Annotated[str | None, typer.Argument(help="DuckDB SQL; without it, statements are read from stdin.")] = None,
+    query: Annotated[
+        str | None, typer.Argument(metavar="SQL", help="Like 'FROM gpu_usage LIMIT 5'; without it, stdin is read.")
+    ] = None,
     json_output: Json = False,
 ) -> None:
-    """Ask the lake: every table is a view (gpu_usage, gpu_cost_allocation, dcgm_series, ...)."""
+    """Ask the lake in DuckDB's SQL; every table is a view: gpu_usage, gpu_cost_allocation, dcgm_series, SHOW TABLES."""
     from finops_pipeline.show import sql_session
 
-    sql_session(_settings(), query, json_output)
+    sql_session(_settings(), query, as_json=json_output)
 
 
-@app.command()
-def dev(port: Annotated[int, typer.Option(help="Port of the UI, on 127.0.0.1.")] = 3000) -> None:
-    """Start the Dagster UI and its daemon on FINOPS_HOME, until interrupted."""
-    from finops_pipeline.runner import dagster_home
+@app.command(short_help="Check every connection, label and permission, and say what to set.")
+def doctor(bundle: BundleFolder = None, json_output: Json = False) -> None:
+    """Ask each Prometheus, Postgres and the lake (or a bundle), change nothing, and say what to set; 1 if a check fails."""
+    from finops_pipeline.doctor import as_json, as_text, diagnose, failed
+    from finops_pipeline.settings import environment
+
+    findings = diagnose(environment(), bundle)
+    _print(as_json(findings), as_text(findings), json_output)
+    if failed(findings):
+        raise SystemExit(1)
+
+
+@app.command(short_help="Start Dagster's UI and daemon.")
+def dev(port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the UI, on 127.0.0.1.")] = 3000) -> None:
+    """Start Dagster's UI and its daemon on FINOPS_HOME, until interrupted: backfills, schedules, lineage, checks."""
+    from finops_pipeline.runner import dagster_home, instance_of
 
     settings = _settings()
-    os.environ["DAGSTER_HOME"] = str(dagster_home(settings))
+    with instance_of(settings):
+        os.environ["DAGSTER_HOME"] = str(dagster_home(settings))
     os.environ["FINOPS_HOME"] = str(settings.home.absolute())
     program = str(Path(sys.executable).with_name("dagster"))
     os.execv(  # noqa: S606
@@ -212,28 +290,48 @@ def _settings() -> Settings:
     return load_settings(environment())
 
 
-@contextmanager
-def _site(settings: Settings, bundle: Path | None, quiet: bool) -> Iterator[Site]:
-    """The opened installation, with progress on a terminal, plain lines elsewhere, or nothing."""
-    from dataclasses import replace
+def _demo_bundle(folder: Path) -> Path:
+    """The demo's bundle, written at first use; a folder of this name is a whole one."""
+    if not folder.exists():
+        from finops_pipeline.demo.generate import generate
 
-    from finops_pipeline.show import progress
+        unfinished = folder.with_name(f"{folder.name}.new")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        generate(unfinished).rename(folder)
+    return folder
+
+
+@contextmanager
+def _site(settings: Settings, bundle: Path | None) -> Iterator[Site]:
+    """The opened installation: a bundle's if one is named, else the one that the settings describe."""
     from resources.site import open_site
 
-    with open_site(settings, bundle or settings.bundle) as site, progress(quiet) as told:
-        yield replace(site, progress=told)
+    with open_site(settings, bundle or settings.bundle) as site:
+        yield site
 
 
-def _run(settings: Settings, site: Site, first: datetime, past: datetime, out: Path | None) -> Outcome:
-    from finops_pipeline.export import export
-    from finops_pipeline.runner import booked_since, check_hours, instance_of, last_arrival, run_hours
+def _run(
+    settings: Settings, site: Site, spans: Sequence[tuple[datetime, datetime]], out: Path | None, *, quiet: bool
+) -> Outcome:
+    """Run spans of hours one after the other, with progress over all of them; their files go to `out`."""
+    from finops_pipeline.export import export, prepare
+    from finops_pipeline.runner import STAGES, booked_since, check_hours, instance_of, joined, last_arrival, run_hours
+    from finops_pipeline.show import progress
 
-    check_hours(site, first, past)
-    before = last_arrival(site)
-    with instance_of(settings) as instance:
-        outcome = run_hours(site, instance, first, past)
+    for first, past in spans:
+        check_hours(site, first, past)
     if out is not None:
-        export(site, first, past, outcome.months, booked_since(site, before), out)
+        prepare(out)
+    hours = sum((past - first) // timedelta(hours=1) for first, past in spans) * len(site.doors)
+    before, outcomes = last_arrival(site), []
+    try:
+        with instance_of(settings) as instance, progress(STAGES, hours, quiet=quiet) as told:
+            outcomes += [run_hours(replace(site, progress=told), instance, first, past) for first, past in spans]
+    except KeyboardInterrupt:
+        raise StoppedError("interrupted: published hours stay, the same command again does the rest") from None
+    outcome = joined(outcomes)
+    if out is not None:
+        export(site, *spans[0], outcome.months, booked_since(site, before), out)
     return outcome
 
 
@@ -255,10 +353,9 @@ def _hour(option: str, text: str) -> datetime:
 
 def _month(text: str) -> str:
     try:
-        datetime.strptime(text, "%Y-%m").replace(tzinfo=UTC)
+        return f"{datetime.strptime(text, '%Y-%m').replace(tzinfo=UTC):%Y-%m}"
     except ValueError:
         raise UsageError(f"{text}: not a month like 2026-10") from None
-    return text
 
 
 def _days(hours: list[datetime]) -> Iterator[tuple[datetime, datetime]]:
@@ -272,44 +369,31 @@ def _days(hours: list[datetime]) -> Iterator[tuple[datetime, datetime]]:
             begin = None
 
 
-def _joined(outcomes: list[Outcome]) -> Outcome:
-    from finops_pipeline.runner import Outcome
-
-    return Outcome(
-        cluster_hours=sum(o.cluster_hours for o in outcomes),
-        booked=sum(o.booked for o in outcomes),
-        provisional=sum(o.provisional for o in outcomes),
-        unpriced=sum(o.unpriced for o in outcomes),
-        quarantined=sum(o.quarantined for o in outcomes),
-        estimated_share=max((o.estimated_share for o in outcomes), default=Decimal(0)),
-        months=tuple(sorted({month for o in outcomes for month in o.months})),
-    )
-
-
 def _report(outcome: Outcome, settings: Settings, json_output: bool) -> None:
+    """Say how it went, and end with the exit code for what is not complete."""
     from dataclasses import asdict
 
-    data = asdict(outcome) | {"estimated_share": f"{outcome.estimated_share:.6f}", "months": list(outcome.months)}
-    text = (
-        f"{outcome.cluster_hours} hours computed, {outcome.booked} events booked, "
-        f"{outcome.estimated_share:.2%} of device time estimated, {outcome.provisional} hours provisional, "
-        f"{outcome.unpriced} rows unpriced, {outcome.quarantined} inputs set aside\n"
-    )
-    _print(data, text, json_output)
-    if not outcome.complete(settings.max_estimated):
-        raise SystemExit(INCOMPLETE)
+    doubts = outcome.doubts(settings.max_estimated)
+    text = "no hour is missing or provisional: nothing to do\n"
+    if outcome.cluster_hours:
+        text = (
+            f"{outcome.cluster_hours} hours computed, {outcome.booked} usage events booked, "
+            f"{outcome.estimated_share:.2%} of device time estimated, {outcome.provisional} hours provisional\n"
+        )
+    facts = {"estimated_share": round(outcome.estimated_share, 6), "complete": not doubts}
+    _print(asdict(outcome) | facts, text, json_output)
+    if doubts:
+        _fail(f"done, but incomplete: {'; '.join(doubts)}", INCOMPLETE)
 
 
 def _policies() -> list[dict[str, Any]]:
     from resources.site import open_database
 
     with open_database(_settings()) as database:
-        found = database.read_policies()
-    return [
-        {name: f"{v:%Y-%m-%dT%H:%M:%SZ}" if isinstance(v, datetime) else v for name, v in row.items()}
-        for row in found.to_pylist()
-    ]
+        return list(database.read_policies().to_pylist())
 
 
 def _print(data: object, text: str, as_json: bool) -> None:
-    typer.echo(json.dumps(data, default=str, indent=2) if as_json else text, nl=as_json)
+    from finops_pipeline.show import json_text
+
+    typer.echo(json_text(data) if as_json else text, nl=False)

@@ -13,15 +13,18 @@ from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PART
 from assets.allocation import gpu_cost_allocation
 from assets.events import usage_events
 from assets.records import SOURCES, platform_records
+from assets.replica import usage_events_replica
 from assets.samples import gpu_samples
 from assets.series import dcgm_series
 from assets.statement import gpu_allocation
 from assets.usage import gpu_usage
 from finops_pipeline.settings import environment, load_settings
+from resources.clickhouse import Replica
 from resources.site import Site, open_database, open_site
 
 HOURLY = [dcgm_series, platform_records, gpu_samples, gpu_usage, gpu_cost_allocation, usage_events]
 MONTHLY = [gpu_allocation]
+REPLICA = [usage_events_replica]
 EXTERNAL = [
     dg.AssetSpec("prometheus", description="DCGM series of each cluster, raw samples.", group_name="sources"),
     *(
@@ -53,6 +56,11 @@ hourly_job = dg.define_asset_job(
 )
 monthly_job = dg.define_asset_job(
     "monthly", selection=dg.AssetSelection.assets(*MONTHLY), description="Compute a month's statement."
+)
+
+
+replica_job = dg.define_asset_job(
+    "replica", selection=dg.AssetSelection.assets(*REPLICA), description="Copy new events to ClickHouse, and compare."
 )
 
 
@@ -119,13 +127,26 @@ def stretches(keys: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield f"{run[0]:{KEY}}", f"{run[-1]:{KEY}}"
 
 
+@dg.asset_sensor(
+    asset_key=usage_events.key,
+    job=replica_job,
+    minimum_interval_seconds=60,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+)
+def replica_sensor(_context: dg.SensorEvaluationContext, _event: dg.EventLogEntry) -> dg.RunRequest | dg.SkipReason:
+    """Brings the ClickHouse replica up to date after hours were booked, whichever run did it."""
+    if not Replica.of(load_settings(environment())).automatic:
+        return dg.SkipReason("FINOPS_REPLICA does not ask for it: `on`, or `auto` with EAI_CLICKHOUSE_URL")
+    return dg.RunRequest()
+
+
 def build(site: object = configured_site) -> dg.Definitions:
     """All definitions; `site` may be another resource, for tests and for bundles."""
     return dg.Definitions(
-        assets=[*EXTERNAL, *HOURLY, *MONTHLY],
-        jobs=[hourly_job, monthly_job],
+        assets=[*EXTERNAL, *HOURLY, *MONTHLY, *REPLICA],
+        jobs=[hourly_job, monthly_job, replica_job],
         schedules=[hourly_schedule, monthly_schedule],
-        sensors=[recompute_sensor],
+        sensors=[recompute_sensor, replica_sensor],
         resources={"site": site},
         executor=dg.in_process_executor,
     )

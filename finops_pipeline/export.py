@@ -11,6 +11,7 @@ from datetime import datetime
 from decimal import Decimal
 from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import pyarrow as pa
 
@@ -18,6 +19,7 @@ from assets.allocation import quarantine
 from contracts.lake import FLEET_HOURS, GPU_COST_ALLOCATION, GPU_USAGE, QUARANTINE
 from finops_pipeline.accounting.exact import HOUR_MS, hour_text
 from finops_pipeline.accounting.statement import statement_json
+from finops_pipeline.errors import UsageError
 from resources.published import read_statement
 from resources.site import Site
 
@@ -36,11 +38,20 @@ UNPUBLISHED = ("storage_gb_hours",)
 """Columns that the files of bundles.md do not have; the usage events carry them."""
 
 
+def prepare(out: Path) -> None:
+    """Make the folder `out`, before hours of work for it are done."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise UsageError(f"--out {out}: no file can be written there ({error.strerror})") from None
+
+
 def export(
     site: Site, first: datetime, past: datetime, months: Sequence[str], booked: Sequence[str], out: Path
 ) -> None:
     """Write the files of the hours of `[first, past)` into `out`; each appears complete or not at all."""
-    out.mkdir(parents=True, exist_ok=True)
     hours = range(int(first.timestamp()) * 1000, int(past.timestamp()) * 1000, HOUR_MS)
     for name, (table, schema, key) in TABLES.items():
         rows = [site.lake.require(table, cluster, hour) for cluster in sorted(site.doors) for hour in hours]

@@ -6,26 +6,31 @@ What belongs here: launching and summing up. What does not: arguments and printi
 
 from __future__ import annotations
 
+import os
 import shutil
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
-from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
+from dagster._core.execution.plan.objects import ErrorSource
+from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG, MAX_RETRIES_TAG
 
 from assets.hours import START, at
 from finops_pipeline.accounting.exact import HOUR_MS, hour_text
-from finops_pipeline.definitions import EXTERNAL, HOURLY, KEY, MONTHLY
+from finops_pipeline.definitions import EXTERNAL, HOURLY, KEY, MONTHLY, REPLICA
 from finops_pipeline.errors import FinopsError, UsageError
 from finops_pipeline.settings import Settings
-from resources.postgres import Database
 from resources.site import Site
 
+STAGES = tuple(asset.key.to_user_string() for asset in HOURLY)
+PROCESS_TAG = "finops/process"
+"""Host and process that run it, on a run that no launcher looks after."""
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 INSTANCE_SETTINGS = Path(__file__).with_name("dagster.yaml")
 
@@ -43,9 +48,29 @@ class Outcome:
     """of all device time of these hours"""
     months: tuple[str, ...]
 
-    def complete(self, limit: Decimal) -> bool:
-        """Nothing unpriced, nothing set aside, and no more estimated than `limit`."""
-        return not self.unpriced and not self.quarantined and self.estimated_share <= limit
+    def doubts(self, limit: Decimal) -> list[str]:
+        """Why it is not complete: more estimated than `limit`, unpriced rows, inputs set aside. Empty if it is."""
+        found = {
+            f"{self.unpriced} rows are unpriced (finops policies add)": self.unpriced,
+            f"{self.quarantined} inputs are set aside (eai.quarantine)": self.quarantined,
+            f"{self.estimated_share:.2%} of device time is estimated, more than {limit:.2%}": (
+                self.estimated_share > limit
+            ),
+        }
+        return [text for text, holds in found.items() if holds]
+
+
+def joined(outcomes: Sequence[Outcome]) -> Outcome:
+    """What several runs came to; of the estimated shares the highest."""
+    return Outcome(
+        cluster_hours=sum(o.cluster_hours for o in outcomes),
+        booked=sum(o.booked for o in outcomes),
+        provisional=sum(o.provisional for o in outcomes),
+        unpriced=sum(o.unpriced for o in outcomes),
+        quarantined=sum(o.quarantined for o in outcomes),
+        estimated_share=max((o.estimated_share for o in outcomes), default=Decimal(0)),
+        months=tuple(sorted({month for o in outcomes for month in o.months})),
+    )
 
 
 def dagster_home(settings: Settings) -> Path:
@@ -61,7 +86,20 @@ def dagster_home(settings: Settings) -> Path:
 def instance_of(settings: Settings) -> Iterator[dg.DagsterInstance]:
     """The instance whose runs and events the UI shows."""
     with dg.DagsterInstance.from_config(str(dagster_home(settings))) as instance:
+        _end_killed_runs(instance)
         yield instance
+
+
+def _end_killed_runs(instance: dg.DagsterInstance) -> None:
+    """A run whose process was killed would count as running for hours, and hold up the queue of the UI's daemon."""
+    for run in instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED])):
+        host, _, pid = run.tags.get(PROCESS_TAG, "").rpartition(":")
+        if host == socket.gethostname() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
+            instance.report_run_failed(run, f"Its process {pid} was killed.")
+
+
+def _process(pid: int) -> str:
+    return f"{socket.gethostname()}:{pid}"
 
 
 def check_hours(site: Site, first: datetime, past: datetime) -> None:
@@ -94,6 +132,11 @@ def run_hours(site: Site, instance: dg.DagsterInstance, first: datetime, past: d
     return _outcome(site, first, past, before, months)
 
 
+def run_replica(site: Site, instance: dg.DagsterInstance) -> None:
+    """Bring the ledger's copy in ClickHouse up to date, whether or not every run does."""
+    _run(site, instance, REPLICA, None, {})
+
+
 def months_of(first: datetime, past: datetime) -> tuple[str, ...]:
     """Months that hours of `[first, past)` lie in, like `2026-10`."""
     last = past - timedelta(hours=1)
@@ -112,9 +155,9 @@ def _run(
     result = dg.materialize(
         [*EXTERNAL, *assets],
         instance=instance,
-        resources={"site": site},
+        resources={"site": replace(site, retries=0)},
         partition_key=partition_key,
-        tags=tags,
+        tags={**tags, PROCESS_TAG: _process(os.getpid()), MAX_RETRIES_TAG: "0"},
         run_config=QUIET,
         raise_on_error=False,
     )
@@ -122,10 +165,12 @@ def _run(
         raise _failure(result)
 
 
-def _failure(result: dg.ExecuteInProcessResult) -> Exception:
+def _failure(result: dg.ExecuteInProcessResult) -> BaseException:
     """The error of the step that failed: what a user can mend as one line, a defect with its traceback."""
     for event in result.all_events:
         failure = event.step_failure_data if event.is_step_failure else None
+        if failure is not None and failure.error_source == ErrorSource.INTERRUPT:
+            return KeyboardInterrupt()
         if failure is not None and failure.user_failure_data is not None:
             return FinopsError(failure.user_failure_data.description or f"{event.step_key} failed")
         if failure is not None and failure.error is not None:
@@ -197,16 +242,3 @@ def missing_hours(site: Site, first: datetime, past: datetime) -> list[datetime]
     done = {row[0].astimezone(UTC) for row in rows}
     hours = [first + timedelta(hours=index) for index in range(int((past - first) / timedelta(milliseconds=HOUR_MS)))]
     return [hour for hour in hours if hour not in done]
-
-
-def status(database: Database, clusters: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """A row per cluster and UTC day: hours computed, provisional, unpriced, quarantined, highest estimated share."""
-    found = database.query(
-        "SELECT cluster, to_char(hour, 'YYYY-MM-DD') AS day, count(*) AS computed,"
-        " count(*) FILTER (WHERE provisional) AS provisional, sum(unpriced)::bigint AS unpriced,"
-        " sum(quarantined)::bigint AS quarantined, max(estimated_share) AS highest_estimated_share,"
-        " max(published_at) AS published_at"
-        " FROM eai.hour_runs WHERE %s::text[] IS NULL OR cluster = ANY(%s) GROUP BY 1, 2 ORDER BY 1, 2",
-        (None if clusters is None else list(clusters),) * 2,
-    )
-    return list(found.to_pylist())

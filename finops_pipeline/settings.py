@@ -19,7 +19,7 @@ from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -36,7 +36,7 @@ from pydantic import (
     model_validator,
 )
 
-from finops_pipeline.accounting.config import AccountingConfig, CardLimit, LabelNames, Quantity
+from finops_pipeline.accounting.config import AccountingConfig, CardLimit, FindingLimits, LabelNames, Quantity
 from finops_pipeline.errors import UsageError
 
 CLUSTER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -114,6 +114,7 @@ DatabaseUrl = Annotated[
 ClickHouseUrl = Annotated[
     SecretStr, _secret_url(frozenset({"http", "https"}), "https://user:password@clickhouse.example:8443/eai")
 ]
+Webhook = Annotated[SecretStr, _secret_url(frozenset({"http", "https"}), "https://hooks.example/services/finops")]
 ExistingFile = Annotated[Path, AfterValidator(_existing_file)]
 Share = Annotated[Decimal, Field(ge=0, le=1)]
 
@@ -128,6 +129,14 @@ class Settings(BaseModel):
     )
     clickhouse_url: ClickHouseUrl | None = Field(
         None, alias="EAI_CLICKHOUSE_URL", description="ClickHouse for the replica of the usage events"
+    )
+    clickhouse_ca_file: ExistingFile | None = Field(
+        None, alias="EAI_CLICKHOUSE_CA_FILE", description="certificates that sign ClickHouse's own, PEM"
+    )
+    replica: Literal["on", "off", "auto"] = Field(
+        "auto",
+        alias="FINOPS_REPLICA",
+        description="the ClickHouse replica: `on` after every run, `auto` so if EAI_CLICKHOUSE_URL is set, or `off`",
     )
     home: Path = Field(
         Path(".finops"),
@@ -181,10 +190,21 @@ class Settings(BaseModel):
         alias="FINOPS_BUNDLE",
         description="folder of a bundle: its files are the sources, instead of Prometheus and the platform's tables",
     )
+    webhook_url: Webhook | None = Field(
+        None,
+        alias="FINOPS_WEBHOOK_URL",
+        description="where held but idle GPUs are told, as JSON by POST; may hold a token",
+    )
     min_coverage: Share = Field(
         Decimal("0.99"),
         alias="FINOPS_MIN_COVERAGE",
         description="share of device time that must be known before a month is final (A33)",
+    )
+    anchor_file: Path | None = Field(
+        None,
+        alias="FINOPS_ANCHOR_FILE",
+        description="the audit log's anchor, best on a machine that the database's owner cannot write; "
+        "`audit.anchor` under FINOPS_HOME by default",
     )
     max_estimated: Share = Field(
         Decimal("0.10"),
@@ -220,6 +240,11 @@ class Settings(BaseModel):
     def lake_folder(self) -> Path:
         """The lake's folder."""
         return Path(self.lake_url.removeprefix("file://")) if self.lake_url else self.home / "lake"
+
+    @property
+    def anchor_path(self) -> Path:
+        """The audit log's anchor file."""
+        return self.anchor_file or self.home / "audit.anchor"
 
     @property
     def default_cluster(self) -> str | None:
@@ -383,8 +408,30 @@ def _labels(table: _Table) -> LabelNames:
     return LabelNames(**chosen)
 
 
-def _names(table: _Table, key: str, value: object, count: int | None = None) -> tuple[str, ...]:
-    expected = f"a list of {count or ''} label names".replace("  ", " ")
+def _findings(table: _Table) -> FindingLimits:
+    known = {field.name: getattr(FindingLimits(), field.name) for field in fields(FindingLimits)}
+    chosen: dict[str, Any] = {}
+    for key, value in table.entries():
+        if key not in known:
+            raise table.wrong(key, value, f"one of {', '.join(known)}")
+        if isinstance(known[key], Decimal):
+            chosen[key] = table.amount(key, value)
+            if chosen[key] > 1:
+                raise table.wrong(key, value, "a share from 0 to 1")
+        elif isinstance(known[key], int):
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 3600:
+                raise table.wrong(key, value, "a whole number from 1 to 3600")
+            chosen[key] = value
+        else:
+            words = _names(table, key, value, what="words")
+            chosen[key] = tuple(word.lower() for word in words)
+    return FindingLimits(**chosen)
+
+
+def _names(
+    table: _Table, key: str, value: object, count: int | None = None, what: str = "label names"
+) -> tuple[str, ...]:
+    expected = f"a list of {count or ''} {what}".replace("  ", " ")
     if not isinstance(value, list) or not value or (count and len(value) != count):
         raise table.wrong(key, value, expected)
     return tuple(table.text(key, name, expected) for name in value)
@@ -399,6 +446,7 @@ _TABLES: Final = MappingProxyType(
         "mig_slices": _mig_slices,
         "metrics": _metrics,
         "labels": _labels,
+        "findings": _findings,
     }
 )
 

@@ -1,6 +1,7 @@
 """What people read: tables, progress, the demo's report, an SQL prompt.
 
-What belongs here: the looks. What does not: any number that is not already published.
+What belongs here: the looks. What does not: any number that is not already published, and anything that needs Dagster
+(so that `finops status` or `finops sql` answer at once).
 """
 
 from __future__ import annotations
@@ -8,33 +9,37 @@ from __future__ import annotations
 import csv
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from io import StringIO
 from pathlib import Path
+from threading import Lock
+from time import monotonic
 from typing import Any
 
+import duckdb
 import typer
+from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from assets.statement import read_statement
 from finops_pipeline.accounting.exact import hour_text
 from finops_pipeline.accounting.statement import statement_json
 from finops_pipeline.errors import UsageError
-from finops_pipeline.runner import Outcome
 from finops_pipeline.settings import Settings
-from resources.bundle import Bundle
 from resources.lake import Lake
-from resources.postgres import Database
 from resources.site import Site
 
 Told = Callable[[str, int], None]
-WIDTH = 120
+WIDE = 500
+"""Columns of a table that nobody's terminal has to fit."""
+QUIET_SECONDS = 10.0
+"""Where lines are written instead of a bar, a stage says how far it is this often."""
 ITEM_COLUMNS = (
     "tenant_id",
     "deployment_id",
@@ -46,78 +51,148 @@ ITEM_COLUMNS = (
     "policy_id",
     "estimated",
 )
+POLICY_COLUMNS = (
+    "id",
+    "deployment_pattern",
+    "gpu_model",
+    "gpu_hourly_cost",
+    "currency",
+    "effective_from",
+    "effective_to",
+    "status",
+)
 
 
 @dataclass(frozen=True)
 class Report:
+    """The same for a program and for a person."""
+
     data: dict[str, Any]
     text: str
 
 
 @contextmanager
-def progress(quiet: bool) -> Iterator[Told]:
-    """A bar on a terminal, a line a stage elsewhere, both on stderr; nothing if `quiet`."""
+def progress(stages: Sequence[str], hours: int, *, quiet: bool) -> Iterator[Told]:
+    """Tells how many of its `hours` each stage has done: bars on a terminal, lines elsewhere, nothing if `quiet`.
+
+    It writes to stderr; results go to stdout.
+    """
     if quiet:
         yield lambda _stage, _hour: None
     elif sys.stderr.isatty():
-        bar = Progress(
-            TextColumn("{task.description:20}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[hour]}"),
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        tasks: dict[str, Any] = {}
-        with bar:
-
-            def told(stage: str, hour: int) -> None:
-                if stage not in tasks:
-                    first = next(iter(tasks.values()), None)
-                    total = bar.tasks[first].completed if first is not None else None
-                    tasks[stage] = bar.add_task(stage, total=total, hour="")
-                bar.update(tasks[stage], advance=1, hour=hour_text(hour))
-
-            yield told
+        yield from _bars(stages, hours)
     else:
-        last: list[str] = []
-
-        def line(stage: str, hour: int) -> None:
-            if last != [stage]:
-                last[:] = [stage]
-                typer.echo(f"finops: {stage}, from {hour_text(hour)}", err=True)
-
-        yield line
+        yield _lines(hours)
 
 
-def table_text(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> str:
-    """A table for a person: numbers right, null as a dash."""
+def _bars(stages: Sequence[str], hours: int) -> Iterator[Told]:
+    columns = (
+        TextColumn("{task.description:20}"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[hour]:20}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        tasks: dict[str, TaskID] = {stage: bars.add_task(stage, start=False, total=hours, hour="") for stage in stages}
+
+        def told(stage: str, hour: int) -> None:
+            bars.start_task(tasks[stage])
+            bars.update(tasks[stage], advance=1, hour=hour_text(hour))
+
+        yield told
+
+
+def _lines(hours: int) -> Told:
+    done: Counter[str] = Counter()
+    begun: dict[str, float] = {}
+    lock, last = Lock(), monotonic()
+
+    def told(stage: str, hour: int) -> None:
+        nonlocal last
+        with lock:
+            now = monotonic()
+            begun.setdefault(stage, last)
+            done[stage] += 1
+            if done[stage] == hours:
+                typer.echo(f"finops: {stage}: {hours} of {hours} hours, {now - begun[stage]:.1f} s", err=True)
+            elif now - last < QUIET_SECONDS:
+                return
+            else:
+                typer.echo(f"finops: {stage}: {done[stage]} of {hours} hours, at {hour_text(hour)}", err=True)
+            last = now
+
+    return told
+
+
+def json_text(data: object) -> str:
+    """JSON for a program: times in RFC 3339, decimals as strings with all their digits."""
+    return json.dumps(data, default=_json_value, indent=2, ensure_ascii=False) + "\n"
+
+
+def _json_value(value: object) -> str:
+    if isinstance(value, datetime):
+        text = value.astimezone(UTC).isoformat(timespec="auto") if value.tzinfo else value.isoformat()
+        return text.replace("+00:00", "Z")
+    return f"{value:f}" if isinstance(value, Decimal) else str(value)
+
+
+def table_text(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    title: str | None = None,
+    *,
+    totals: Sequence[Sequence[object]] = (),
+) -> str:
+    """A table for a person: numbers right, null as a dash, the totals below a line."""
     listed = [list(row) for row in rows]
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", expand=False)
+    table = Table(header_style="", box=box.SIMPLE_HEAD, pad_edge=False)
     for place, name in enumerate(columns):
-        numeric = any(
-            isinstance(row[place], int | Decimal | float) and not isinstance(row[place], bool) for row in listed
-        )
+        numeric = any(isinstance(row[place], int | Decimal | float) for row in listed)
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in listed:
-        table.add_row(*("-" if value is None else f"{value}" for value in row))
-    console = Console(file=StringIO(), width=WIDTH)
+        table.add_row(*map(_cell, row))
+    if totals:
+        table.add_section()
+    for total in totals:
+        table.add_row(*map(_cell, total))
+    console = Console(file=StringIO(), width=_width(), highlight=False, markup=False)
     console.print(table)
-    return str(console.file.getvalue())  # type: ignore[attr-defined]
+    lines = str(console.file.getvalue()).splitlines()  # type: ignore[attr-defined]
+    return "".join(f"{line.rstrip()}\n" for line in [title or "", *lines] if line.strip())
+
+
+def _width() -> int:
+    return Console().width if sys.stdout.isatty() else WIDE
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, datetime):
+        return _json_value(value)
+    return f"{value}"
+
+
+def fields_text(row: Mapping[str, object]) -> str:
+    """One thing's fields, a line each."""
+    return "".join(f"{name:24} {_cell(value)}\n" for name, value in row.items())
 
 
 def status_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Days and how far they are."""
     if not rows:
         return "no hour is computed yet: finops run, or finops backfill --from HOUR\n"
     return table_text(
-        ("cluster", "day", "computed", "missing", "provisional", "unpriced", "set aside", "highest estimated"),
+        ("cluster", "day", "computed", "missing", "provisional", "unpriced", "set aside", "most estimated"),
         (
             (
                 row["cluster"],
                 row["day"],
                 row["computed"],
-                24 - row["computed"],
+                row["missing"],
                 row["provisional"],
                 row["unpriced"],
                 row["quarantined"],
@@ -129,30 +204,20 @@ def status_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def policies_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    names = (
-        "id",
-        "deployment_pattern",
-        "gpu_model",
-        "gpu_hourly_cost",
-        "currency",
-        "effective_from",
-        "effective_to",
-        "status",
+    """Policies, the columns that tell them apart."""
+    if not rows:
+        return "there are no policies: finops policies add FILE\n"
+    return table_text(
+        [name.replace("_", " ") for name in POLICY_COLUMNS], ([row[name] for name in POLICY_COLUMNS] for row in rows)
     )
-    return table_text([name.replace("_", " ") for name in names], ([row[name] for name in names] for row in rows))
 
 
 def _percent(share: object) -> str | None:
     return None if share is None else f"{Decimal(str(share)):.2%}"
 
 
-def statement_text(database: Database, period: str, tenant: str | None, format_: str) -> str:
-    """A month's statement as a table, JSON (as gpu_allocation.json) or CSV."""
-    result = read_statement(database, period)
-    if not result["items"]:
-        raise UsageError(f"{period}: no hour of this month is computed yet; finops backfill --from {period}-01T00:00Z")
-    if tenant is not None:
-        result["items"] = [item for item in result["items"] if item["tenant_id"] == tenant]
+def statement_text(result: Mapping[str, Any], format_: str) -> str:
+    """A statement as a table, JSON (as gpu_allocation.json) or CSV."""
     if format_ == "json":
         return statement_json([result])
     return statement_csv(result) if format_ == "csv" else statement_table(result)
@@ -171,27 +236,31 @@ def statement_csv(result: Mapping[str, Any]) -> str:
 
 def statement_table(result: Mapping[str, Any]) -> str:
     """Items and totals of a statement."""
-    columns = ("tenant", "deployment", "GPU-hours", "GB-hours", "kWh", "amount", "", "estimated")
-    rows: list[list[object]] = [
-        [
-            item["tenant_id"],
-            item["deployment_id"],
-            *_amounts(item),
-            item["allocated"]["amount"] or "unpriced",
-            item["allocated"]["currency"] or "",
-            "partly" if item["estimated"] else "no",
-        ]
-        for item in result["items"]
-    ]
-    rows += [["total", "", *_amounts(t), t["amount"] or "unpriced", t["currency"] or "", ""] for t in result["totals"]]
-    return table_text(columns, rows, f"Statement of {result['period']} ({result['status']})")
+    if not result["items"]:
+        return f"Statement of {result['period']} ({result['status']}): no items\n"
+    return table_text(
+        ("tenant", "deployment", "GPU-hours", "GB-hours", "kWh", "amount", "", "estimated"),
+        (
+            [
+                item["tenant_id"],
+                item["deployment_id"],
+                *_amounts(item, item["allocated"]),
+                "partly" if item["estimated"] else "no",
+            ]
+            for item in result["items"]
+        ),
+        f"Statement of {result['period']} ({result['status']})",
+        totals=[["total", "", *_amounts(total, total), ""] for total in result["totals"]],
+    )
 
 
-def _amounts(units: Mapping[str, Any]) -> list[object]:
+def _amounts(units: Mapping[str, Any], cost: Mapping[str, Any]) -> list[object]:
     return [
         _scaled(units["gpu_seconds"], 3600),
         _scaled(units["gpu_memory_gb_seconds"], 3600),
         _scaled(units["energy_wh"], 1000),
+        "unpriced" if cost["amount"] is None else Decimal(cost["amount"]),
+        cost["currency"] or "",
     ]
 
 
@@ -199,85 +268,99 @@ def _scaled(value: Decimal | None, divisor: int) -> Decimal | None:
     return None if value is None else (value / divisor).quantize(Decimal("0.001"))
 
 
-def gaps(site: Site, first: datetime, past: datetime) -> list[dict[str, Any]]:
-    """Where windows were estimated: by node and method, from, to, devices and seconds."""
+def demo_report(site: Site, statement: Mapping[str, Any], hours: int, booked: int, settings: Settings) -> Report:
+    """The statement, where the gaps were and how they were filled, and where to look next."""
+    gaps, estimated = _gaps(site), _estimated(site)
+    text = statement_table(statement) + "\n"
+    text += table_text(
+        ("node", "from", "to", "devices", "device-seconds", "filled by"),
+        ([gap[name] for name in ("node", "first", "past", "devices", "device_seconds", "method")] for gap in gaps),
+        "Gaps in the readings, and how they were filled (A13)",
+    )
+    text += "\n" + table_text(
+        ("workload", "model", "hours", "estimated", "filled by"),
+        ([row[name] for name in ("workload_id", "gpu_model", "hours", "estimated", "methods")] for row in estimated),
+        "Device hours that are estimated: never a zero, always flagged (A15)",
+    )
+    again = "" if booked else " (the same inputs book nothing twice)"
+    home = "" if settings.home == Path(".finops") else f"FINOPS_HOME={settings.home} "
+    bundle = site.bundle.folder if site.bundle else ""
+    command = sys.argv[0]
+    text += (
+        f"\n{hours} hours computed, {booked} usage events booked{again}.\n\n"
+        f"Look further:\n"
+        f"  Dagster's UI      {home}FINOPS_BUNDLE={bundle} {command} dev\n"
+        f"  SQL on the lake   {home}{command} sql 'FROM gpu_usage LIMIT 5'\n"
+        f"  the statement     {home}{command} statement {statement['period']} --format json\n"
+    )
+    return Report({"hours": hours, "booked": booked, "gaps": gaps, "estimated": estimated}, text)
+
+
+def _gaps(site: Site) -> list[dict[str, Any]]:
+    """Neighbouring windows of a node that were estimated by the same method."""
     found = site.database.query(
-        "SELECT cluster, node, method, min(window_start) AS first, max(window_start) AS last,"
-        " count(DISTINCT (gpu_uuid, mig_instance)) AS devices, sum(window_seconds)::bigint AS device_seconds"
-        " FROM eai.gpu_samples WHERE estimated AND window_start >= %s AND window_start < %s"
-        " GROUP BY 1, 2, 3 ORDER BY 4, 2, 3",
-        (first, past),
+        "WITH windows AS (SELECT node, method, window_start, window_seconds, count(*) AS devices"
+        "   FROM eai.gpu_samples WHERE estimated AND cluster = ANY(%s) GROUP BY 1, 2, 3, 4),"
+        " gaps AS (SELECT *, make_interval(secs => window_seconds) AS length, window_start - row_number() OVER"
+        "   (PARTITION BY node, method, window_seconds ORDER BY window_start) * make_interval(secs => window_seconds)"
+        "   AS gap FROM windows)"
+        " SELECT node, min(window_start) AS first, max(window_start + length) AS past, max(devices) AS devices,"
+        " sum(devices * window_seconds)::bigint AS device_seconds, replace(method, '+', ', ') AS method"
+        " FROM gaps GROUP BY node, method, gap ORDER BY first, node, method",
+        (list(site.doors),),
     )
     return list(found.to_pylist())
 
 
-def demo_report(site: Site, bundle: Bundle, outcome: Outcome, settings: Settings) -> Report:
-    """The statement, where the gaps were, and where to look next."""
-    text = statement_text(site.database, outcome.months[0], None, "table")
-    rows = gaps(site, bundle.start, bundle.end)
-    text += table_text(
-        ("node", "from", "to", "devices", "device-seconds", "filled by"),
-        (
-            (
-                r["node"],
-                f"{r['first']:%H:%M:%S}",
-                f"{r['last']:%H:%M:%S}",
-                r["devices"],
-                r["device_seconds"],
-                r["method"],
-            )
-            for r in rows
-        ),
-        "Gaps, and how they were filled",
+def _estimated(site: Site) -> list[dict[str, Any]]:
+    """Workloads with estimated device time, in hours."""
+    found = site.database.query(
+        "SELECT workload_id, gpu_model,"
+        " round(sum(measured_seconds + estimated_seconds + missing_seconds) / 3600, 3) AS hours,"
+        " round(sum(estimated_seconds) / 3600, 3) AS estimated,"
+        " (SELECT string_agg(DISTINCT split_part(part, '=', 1), ', ') FROM unnest(string_to_array("
+        "   string_agg(nullif(methods, ''), ';'), ';')) AS part) AS methods"
+        " FROM eai.gpu_usage WHERE cluster = ANY(%s) GROUP BY 1, 2 HAVING sum(estimated_seconds) > 0 ORDER BY 1, 2",
+        (list(site.doors),),
     )
-    home = "" if settings.home == Path(".finops") else f"FINOPS_HOME={settings.home} "
-    text += (
-        f"\n{outcome.cluster_hours} hours, {outcome.booked} events booked"
-        f"{' (nothing is new: the same inputs book once)' if not outcome.booked else ''}.\n\n"
-        f"Look further:\n"
-        f"  the Dagster UI     {home}FINOPS_BUNDLE={bundle.folder} .venv/bin/finops dev\n"
-        f"  SQL on the lake    {home}.venv/bin/finops sql 'FROM gpu_usage LIMIT 5'\n"
-        f"  the statement      {home}.venv/bin/finops statement {outcome.months[0]} --format json\n"
-    )
-    return Report({"booked": outcome.booked, "hours": outcome.cluster_hours, "gaps": rows}, text)
+    return list(found.to_pylist())
 
 
-def sql_session(settings: Settings, query: str | None, as_json: bool) -> None:
-    """Answer one query, or those of stdin, each ended by `;`."""
-    import duckdb
-
+def sql_session(settings: Settings, query: str | None, *, as_json: bool) -> None:
+    """Answer a query, or those of stdin as they come; UsageError for one that fails, unless somebody can mend it."""
     connection = Lake(settings.lake_folder).connect()
-    for text in [query] if query is not None else _statements():
+    asking = query is None and sys.stdin.isatty()
+    for text in [query] if query is not None else _statements(prompt=asking):
         try:
-            found = connection.sql(text)
-            if found is None:
-                continue
-            rows = found.fetchall()
+            for statement in connection.extract_statements(text):
+                _answer(connection.sql(statement.query), as_json=as_json)
         except duckdb.Error as error:
-            message = " ".join(str(error).split())
-            if query is not None or not sys.stdin.isatty():
-                raise UsageError(f"sql: {message}") from None
+            message = f"sql: {' '.join(str(error).split())}"
+            if not asking:
+                raise UsageError(message) from None
             typer.echo(message, err=True)
-            continue
-        if as_json:
-            typer.echo(json.dumps([dict(zip(found.columns, row, strict=True)) for row in rows], default=str, indent=2))
-        else:
-            typer.echo(table_text(found.columns, rows), nl=False)
 
 
-def _statements() -> Iterator[str]:
-    """SQL statements from stdin, with a prompt on a terminal."""
-    asking = sys.stdin.isatty()
+def _answer(found: duckdb.DuckDBPyRelation | None, *, as_json: bool) -> None:
+    if found is None:
+        return
+    rows = found.fetchall()
+    if as_json:
+        typer.echo(json_text([dict(zip(found.columns, row, strict=True)) for row in rows]), nl=False)
+    else:
+        typer.echo(table_text(found.columns, rows), nl=False)
+
+
+def _statements(*, prompt: bool) -> Iterator[str]:
+    """SQL from stdin, up to a line that ends with `;` at a time."""
     pending = ""
     while True:
-        if asking:
-            typer.echo("finops> " if not pending else "   ...> ", nl=False, err=True)
+        if prompt:
+            typer.echo("   ...> " if pending else "finops> ", nl=False, err=True)
         line = sys.stdin.readline()
         pending += line
-        if ";" in pending or not line:
-            *whole, pending = pending.split(";")
-            yield from (text for text in whole if text.strip())
-            if not line:
-                if pending.strip():
-                    yield pending
-                return
+        if pending.strip() and (not line or line.rstrip().endswith(";")):
+            yield pending
+            pending = ""
+        if not line:
+            return

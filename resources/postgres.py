@@ -30,14 +30,15 @@ from psycopg.abc import Params
 
 from contracts import lake, migrations
 from contracts.policy import FIELDS, PRICES, PolicyError, validate_policy
+from finops_pipeline.accounting.audit import GENESIS, policy_sha256
 from finops_pipeline.errors import SourceError, UsageError
+from resources.anchor import Anchor
 from resources.postgres_arrow import Connection, incoming, select, with_constant
 from resources.postgres_errors import CONNECT_SECONDS, shown, translated
 
 ROLE = "eai_pipeline"
 HOUR = timedelta(hours=1)
 REACH = timedelta(hours=24)
-GENESIS = "0" * 64
 
 _APPLICATION = "finops_pipeline"
 _WORK = sql.SQL("SET LOCAL ROLE eai_pipeline; SET LOCAL TimeZone = 'UTC'; SET LOCAL lock_timeout = '600s'")
@@ -70,12 +71,15 @@ class Database:
     """Schema `eai` of one database.
 
     `url` is a Postgres URL for work; its user must be a member of `eai_pipeline`. `admin_url` is for `migrate()`, the
-    same URL unless given. Neither shows its password in `repr` or in an error.
+    same URL unless given. Neither shows its password in `repr` or in an error. `anchor` follows the audit log: each
+    transaction that appends to it brings the file up to it, after its commit (A34).
     """
 
-    def __init__(self, url: str, *, admin_url: str | None = None) -> None:
+    def __init__(self, url: str, *, admin_url: str | None = None, anchor: Anchor | None = None) -> None:
         self._url = _parsed(url)
         self._admin_url = self._url if admin_url is None else _parsed(admin_url)
+        self.anchor = anchor
+        self._appending: set[int] = set()
 
     def __repr__(self) -> str:
         return f"Database({self._url.render_as_string(hide_password=True)})"
@@ -119,6 +123,7 @@ class Database:
         `snapshot` makes it read-only and all its queries see one instant. Raises SourceError (`transient` tells
         whether another try may help) or UsageError for what a user can mend; other database errors are defects.
         """
+        appended = False
         with translated(self._url):
             pooled = self._engine.raw_connection()
             connection = cast(Connection, pooled.driver_connection)
@@ -128,16 +133,33 @@ class Database:
                 connection.execute(_WORK)
                 yield connection
                 connection.commit()
+                appended = id(connection) in self._appending
             except BaseException:
                 if not connection.closed:
                     connection.rollback()
                 raise
             finally:
+                self._appending.discard(id(connection))
                 pooled.close()
+        if appended:
+            self.follow_anchor()
 
     def hour_lock(self, connection: Connection, cluster: str, hour: datetime) -> None:
-        """Wait to be the only writer of this hour until the transaction ends; take several hours in ascending order."""
-        _lock(connection, f"hour|{cluster}|{hour.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}")
+        """Wait to be the only writer of this hour until the transaction ends; take several hours in ascending order.
+
+        Its month cannot be closed or reopened meanwhile. Take it before anything of the hour is written.
+        """
+        hour = hour.astimezone(UTC)
+        _lock(connection, f"month|{hour:%Y-%m}", shared=True)
+        _lock(connection, f"hour|{cluster}|{hour:%Y-%m-%dT%H:%M:%SZ}")
+
+    def month_lock(self, connection: Connection, period: str) -> None:
+        """Wait until nobody writes an hour of the month `period`, and keep it so until the transaction ends."""
+        _lock(connection, f"month|{period}")
+
+    def statements_lock(self, connection: Connection) -> None:
+        """Wait to be the only one who publishes, closes or reopens a statement; take it before `month_lock`."""
+        _lock(connection, "statements")
 
     # Reading
 
@@ -203,7 +225,7 @@ class Database:
 
     def hours_to_recompute(self) -> list[dict[str, Any]]:
         """Published hours that may be out of date: cluster, hour, reason, published_at; ascending (A16, A32)."""
-        return self.query(_statement("hours_to_recompute")).to_pylist()
+        return self.query(sql_file("hours_to_recompute")).to_pylist()
 
     # Writing
 
@@ -214,11 +236,12 @@ class Database:
         """
         if data.num_rows == 0:
             return 0
-        with incoming(connection, table, data) as columns:
+        ordered = table in _IN_ARRIVAL_ORDER
+        with incoming(connection, table, data, ordered=ordered) as columns:
             statement = sql.SQL("INSERT INTO eai.{0} ({1}) SELECT {1} FROM incoming").format(
                 sql.Identifier(table), columns
             )
-            if table in _IN_ARRIVAL_ORDER:
+            if ordered:
                 statement += sql.SQL(" ORDER BY ordinal")
             return connection.execute(statement).rowcount
 
@@ -233,7 +256,9 @@ class Database:
     def replace_hour(
         self, connection: Connection, table: str, cluster: str, hours: Sequence[datetime], data: pa.Table
     ) -> int:
-        """Replace all rows of these hours of a cluster by `data`, an empty result too. Returns its row count.
+        """Replace all rows of these hours of a cluster by `data`, an empty result too, under the hours' locks.
+
+        Returns the row count.
 
         `data` may lack `cluster`, and `hour` if there is just one; rows outside `hours` are a ValueError. Rows of
         nobody in `gpu_samples` and `gpu_usage` must have passed through `attributed`.
@@ -243,6 +268,8 @@ class Database:
         if len(hours) == 1 and time == "hour":
             data = with_constant(data, time, hours[0], lake.INSTANT)
         _require_inside(table, data, cluster, time, hours)
+        for hour in sorted(hours):
+            self.hour_lock(connection, cluster, hour)
         if table == "gpu_samples":
             self._create_sample_partitions(connection, hours)
         for first, past in _spans(hours):
@@ -285,7 +312,7 @@ class Database:
         added = {}
         with self.transaction() as connection:
             _lock(connection, f"load|{cluster}")
-            for table, data in tables.items():
+            for table, data in sorted(tables.items(), key=lambda entry: entry[0] == "allocation_policies"):
                 try:
                     added[table] = self._load(connection, cluster, table, data)
                 except psycopg.IntegrityError as error:
@@ -315,7 +342,7 @@ class Database:
     def add_policies(self, connection: Connection, documents: Sequence[Mapping[str, Any]], where: str) -> int:
         """Insert the policies that are not there yet; `where` names the file in errors. Returns how many were new.
 
-        UsageError for a policy that is not valid, or one whose id is taken by other content (A22).
+        New ones are an entry of the audit log (A34): call it last in a transaction. UsageError for a policy that is not valid, or one whose id is taken by other content (A22).
         """
         try:
             policies = [validate_policy(document, where) for document in documents]
@@ -335,7 +362,11 @@ class Database:
                         f"{where}: policy {policy['id']}: {field} is {policy[field]}, but this policy exists with"
                         f" {booked[field]}; policies are immutable: give the change a new id and effective_from"
                     )
-        return self.copy(connection, "allocation_policies", pa.Table.from_pylist(new, lake.ALLOCATION_POLICIES))
+        if new:
+            self.copy(connection, "allocation_policies", pa.Table.from_pylist(new, lake.ALLOCATION_POLICIES))
+            added = {policy["id"]: policy_sha256(policy) for policy in new}
+            self.append_audit(connection, "policy.added", {"policies": added}, datetime.now(UTC))
+        return len(new)
 
     # Audit
 
@@ -365,7 +396,21 @@ class Database:
         ).fetchone()
         if row is None:
             raise SourceError(f"{shown(self._url)}: the audit entry was not stored", transient=False)
+        self._appending.add(id(connection))
         return {**entry, "entry_sha256": row[0]}
+
+    def follow_anchor(self) -> None:
+        """Bring the anchor file, if there is one, up to the audit log; AnchorError where the two disagree (A34)."""
+        if self.anchor is not None:
+            with self.transaction(snapshot=True) as connection:
+                self.anchor.follow(
+                    lambda seq: (
+                        (int(row[0]), str(row[1]))
+                        for row in connection.execute(
+                            "SELECT seq, entry_sha256 FROM eai.audit_events WHERE seq >= %s ORDER BY seq", [seq]
+                        )
+                    )
+                )
 
 
 def attributed(data: pa.Table, platform_tenant: str | UUID) -> pa.Table:
@@ -396,16 +441,18 @@ def _engine(url: sa.URL) -> sa.Engine:
 
 
 def _platform_sql(table: str) -> str:
-    return _statement(f"platform_{table}")
+    return sql_file(f"platform_{table}")
 
 
 @cache
-def _statement(name: str) -> str:
+def sql_file(name: str) -> str:
+    """The statement in `resources/sql/<name>.sql`."""
     return files("resources").joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
 
 
-def _lock(connection: Connection, name: str) -> None:
-    connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"eai|{name}"])
+def _lock(connection: Connection, name: str, *, shared: bool = False) -> None:
+    function = sql.SQL("pg_advisory_xact_lock_shared" if shared else "pg_advisory_xact_lock")
+    connection.execute(sql.SQL("SELECT {}(hashtextextended(%s, 0))").format(function), [f"eai|{name}"])
 
 
 def _time_column(table: str) -> str:
@@ -452,7 +499,7 @@ def _append_new(connection: Connection, table: str, data: pa.Table) -> int:
     """Append the rows whose whole content `eai.<table>` does not hold yet, in their order, equal ones once."""
     if data.num_rows == 0:
         return 0
-    with incoming(connection, table, data) as columns:
+    with incoming(connection, table, data, ordered=True) as columns:
         connection.execute("ANALYZE incoming")
         return connection.execute(
             sql.SQL(

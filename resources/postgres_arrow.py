@@ -65,8 +65,10 @@ def select(
 
 
 @contextmanager
-def incoming(connection: Connection, table: str, data: pa.Table) -> Iterator[sql.Composed]:
-    """`data` as temporary table `incoming` (+ `ordinal`, its order) with the types of `eai.<table>`; yields its columns.
+def incoming(connection: Connection, table: str, data: pa.Table, *, ordered: bool = False) -> Iterator[sql.Composed]:
+    """`data` as temporary table `incoming` with the types of `eai.<table>`; yields its columns.
+
+    `ordered` adds `ordinal`, the order of the rows.
 
     UsageError where a value is not one of the column's type.
     """
@@ -76,7 +78,8 @@ def incoming(connection: Connection, table: str, data: pa.Table) -> Iterator[sql
             columns, sql.Identifier(table)
         )
     )
-    connection.execute("ALTER TABLE incoming ADD COLUMN ordinal bigint GENERATED ALWAYS AS IDENTITY")
+    if ordered:
+        connection.execute("ALTER TABLE incoming ADD COLUMN ordinal bigint GENERATED ALWAYS AS IDENTITY")
     try:
         with connection.cursor().copy(sql.SQL("COPY incoming ({}) FROM STDIN (FORMAT csv)").format(columns)) as copy:
             for batch in _as_text(data).to_batches(max_chunksize=_BATCH_ROWS):

@@ -23,7 +23,7 @@ from pathlib import Path
 from threading import Event
 from time import monotonic, time
 from types import MappingProxyType
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
@@ -60,6 +60,8 @@ LONGEST_WAIT_S: Final = 30.0
 CHUNK_BYTES: Final = 1 << 18
 THANOS_PARAMETERS: Final = {"dedup": "true", "partial_response": "false", "max_source_resolution": "0s"}
 
+Status = TypeVar("Status", "_BuildData", "_RuntimeData")
+
 _LOWEST: Final = re.compile(rb"^prometheus_tsdb_lowest_timestamp_seconds(?:\{[^}]*\})? ([0-9][0-9.e+]*)", re.MULTILINE)
 _BLANKS: Final = b" \t\r\n"
 _PAST_SPANS: Final = ("1h", "1d", "31d")
@@ -82,6 +84,8 @@ class Health:
     """the server's clock minus ours, uncertain by half a second; None where it does not tell"""
     oldest_ms: int | None
     """instant of its oldest sample (UTC milliseconds); None where the server does not tell"""
+    retention: str
+    """how long it is told to keep samples, in its own words; empty where it does not tell"""
 
 
 @dataclass(frozen=True)
@@ -171,16 +175,30 @@ class PrometheusDoor:
         """Asks for version and time. Raises SourceError if it cannot be reached, refuses us or is no Prometheus."""
         with self._session() as session:
             self._small(session, "vector(1)", None)
-            before = time()
-            try:
-                with self._get(session, "/api/v1/status/buildinfo", {}) as response:
-                    between = (before + time()) / 2
-                    build = msgspec.json.decode(self._body(response), type=_Build)
-                    date = response.headers.get("Date")
-            except (requests.RequestException, TimeoutError, msgspec.DecodeError):
-                build, date, between = _Build(), None, before
+            build, date, between = self._status(session, "/api/v1/status/buildinfo", _BuildData)
+            kept, _, _ = self._status(session, "/api/v1/status/runtimeinfo", _RuntimeData)
         skew = None if date is None else parsedate_to_datetime(date).timestamp() + 0.5 - between
-        return Health(build.data.version, skew, self.oldest_ms())
+        return Health(build.version, skew, self.oldest_ms(), kept.retention)
+
+    def names(self, pattern: str, start_ms: int, end_ms: int) -> list[str]:
+        """Names of the metrics that fit a pattern (RE2, the whole name) and have a sample in `(start, end]`, in order."""
+        selector = f"{{{','.join(filter(None, (f'__name__=~{_quoted(pattern)}', self.match)))}}}"
+        with self._session() as session:
+            found = self._small(
+                session, f"count by (__name__) (last_over_time({selector}[{end_ms - start_ms}ms]))", end_ms
+            )
+        return sorted(series.metric["__name__"] for series in found)
+
+    def _status(self, session: requests.Session, path: str, type_: type[Status]) -> tuple[Status, str | None, float]:
+        """What a status page tells, its `Date` and our time in the middle of the request; nothing where it does not."""
+        before = time()
+        try:
+            with self._get(session, path, {}) as response:
+                between = (before + time()) / 2
+                told = msgspec.json.decode(self._body(response), type=_Status).data
+                return msgspec.json.decode(told, type=type_), response.headers.get("Date"), between
+        except (requests.RequestException, TimeoutError, msgspec.DecodeError):
+            return type_(), None, before
 
     def _pull(self, metric: str, start_ms: int, end_ms: int, match: str, stop: Event) -> pa.Table:
         """All samples of one metric, in spans of bounded size."""
@@ -449,12 +467,16 @@ class _Failure(msgspec.Struct):
     kind: str = msgspec.field(name="errorType", default="")
 
 
+class _Status(msgspec.Struct):
+    data: msgspec.Raw = msgspec.Raw(b"{}")
+
+
 class _BuildData(msgspec.Struct):
     version: str = ""
 
 
-class _Build(msgspec.Struct):
-    data: _BuildData = msgspec.field(default_factory=_BuildData)
+class _RuntimeData(msgspec.Struct):
+    retention: str = msgspec.field(name="storageRetention", default="")
 
 
 def _error_text(body: bytes) -> tuple[str, str]:

@@ -7,14 +7,26 @@ What does not: computing or storing any of it (`assets`), and how it looks (`fin
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from finops_pipeline.accounting.statement import UNITS, statement
+import pyarrow as pa
+from psycopg import sql
+
+from contracts import lake
+from finops_pipeline.accounting.allocation import PLACES
+from finops_pipeline.accounting.arrays import texts
+from finops_pipeline.accounting.exact import decimal_of, hour_text, units_of
+from finops_pipeline.accounting.policies import minor_digits
+from finops_pipeline.accounting.statement import CORRECTIONS, UNITS, statement
 from resources.postgres import Database
 from resources.postgres_arrow import Connection
+
+STATEMENT_TABLES = {"items": "gpu_allocation", "totals": "gpu_allocation_totals", "corrections": "gpu_corrections"}
+"""Where the lines of a statement are stored."""
+UNLISTED = CORRECTIONS.insert(0, lake.text("event_id", "usage event", nullable=False))
 
 
 def month_bounds(period: str) -> tuple[datetime, datetime]:
@@ -24,23 +36,117 @@ def month_bounds(period: str) -> tuple[datetime, datetime]:
 
 
 def read_statement(database: Database, period: str, connection: Connection | None = None) -> dict[str, Any]:
-    """The statement of a month, computed from the published allocation of all clusters (A30)."""
+    """The statement of a month (A30, A33): a final one as it was closed, an open one as it would be now.
+
+    An open one is computed from the published allocation of all clusters, and from the events of final months before
+    it that no final statement lists.
+    """
+    if connection is None:
+        with database.transaction(snapshot=True) as own:
+            return read_statement(database, period, own)
+    if period in final_months(database, connection):
+        return stored_statement(database, period, connection)
+    return open_statement(database, period, unlisted_events(database, period, connection), connection)
+
+
+def open_statement(database: Database, period: str, unlisted: pa.Table, connection: Connection) -> dict[str, Any]:
+    """An open month's statement from the published allocation and these `unlisted_events`."""
     first, past = month_bounds(period)
     rows = database.read_hours("gpu_cost_allocation", None, first, past, connection=connection)
-    final = database.query(
-        "SELECT 1 AS one FROM eai.gpu_statements WHERE period = %s AND status = 'final'",
-        (period,),
+    return statement(period, "open", rows, unlisted)
+
+
+def stored_statement(database: Database, period: str, connection: Connection) -> dict[str, Any]:
+    """A month's statement as its tables have it; without lines if it was never published."""
+    status = database.query(
+        "SELECT status FROM eai.gpu_statements WHERE period = %s", (period,), connection=connection
+    ).to_pylist()
+    lines = {
+        name: [_line(row) for row in _rows(database, table, period, connection)]
+        for name, table in STATEMENT_TABLES.items()
+    }
+    for row in (*lines["items"], *lines["corrections"]):
+        row["allocated"] = {"amount": row.pop("amount"), "currency": row.pop("currency")}
+    lines["items"].sort(key=_item_key)
+    lines["corrections"].sort(key=lambda row: (row["hour"], *_item_key(row)))
+    lines["totals"].sort(key=lambda row: row["currency"] or "")
+    if not lines["corrections"]:
+        del lines["corrections"]
+    return {"period": period, "status": status[0]["status"] if status else "open", **lines}
+
+
+def _rows(database: Database, table: str, period: str, connection: Connection) -> list[dict[str, Any]]:
+    query = sql.SQL("SELECT * FROM eai.{} WHERE period = %s").format(sql.Identifier(table))
+    return list(database.query(query, (period,), connection=connection).to_pylist())
+
+
+def final_months(database: Database, connection: Connection) -> frozenset[str]:
+    """The months whose statements are final."""
+    found = database.query("SELECT period FROM eai.gpu_statements WHERE status = 'final'", connection=connection)
+    return frozenset(texts(found["period"]).tolist())
+
+
+def first_open_month(database: Database, period: str) -> str:
+    """The first month after the final month `period` that is open: it lists what is booked late in it (A33)."""
+    with database.transaction(snapshot=True) as connection:
+        final = final_months(database, connection)
+    while period in final:
+        period = f"{month_bounds(period)[1]:%Y-%m}"
+    return period
+
+
+def unlisted_events(database: Database, period: str, connection: Connection) -> pa.Table:
+    """CORRECTIONS, with `event_id`, that the open month `period` lists: it is the first open one after theirs (A33)."""
+    return database.query(
+        "SELECT e.event_id, e.period_start AS hour, e.tenant_id::text, e.deployment_id, e.cost_currency AS currency,"
+        " e.allocation_policy_id AS policy_id, e.gpu_seconds, e.gpu_memory_gb_seconds, e.energy_wh,"
+        " e.cost_amount AS amount, e.estimated"
+        " FROM eai.late_events l JOIN eai.usage_events e USING (event_id)"
+        " WHERE e.usage_type <> 'llm' AND l.period = ANY(%s) AND NOT EXISTS ("
+        "   SELECT FROM eai.gpu_correction_events c JOIN eai.gpu_statements s USING (period)"
+        "   WHERE s.status = 'final' AND c.event_id = l.event_id)"
+        " ORDER BY e.seq",
+        (final_months_before(period, final_months(database, connection)),),
+        schema=UNLISTED,
         connection=connection,
     )
-    return statement(period, "final" if len(final) else "open", rows)
+
+
+def final_months_before(period: str, final: Collection[str]) -> list[str]:
+    """The unbroken run of final months that ends right before `period`: what is late in them belongs into it."""
+    run: list[str] = []
+    while (before := f"{month_bounds(run[-1] if run else period)[0] - timedelta(days=1):%Y-%m}") in final:
+        run.append(before)
+    return run
+
+
+def _line(row: dict[str, Any]) -> dict[str, Any]:
+    """A stored line as the statement's JSON has it: units with their places, the amount in minor units."""
+    line = {name: value for name, value in row.items() if name != "period"}
+    for name in UNITS:
+        line[name] = None if line[name] is None else decimal_of(units_of(line[name], PLACES[name]), PLACES[name])
+    if line["amount"] is not None:
+        digits = minor_digits(line["currency"])
+        line["amount"] = f"{decimal_of(units_of(line['amount'], digits), digits):f}"
+    if "hour" in line:
+        line["hour"] = hour_text(round(line["hour"].timestamp()) * 1000)
+    return line
+
+
+def _item_key(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    return row["tenant_id"], row["deployment_id"], row["allocated"]["currency"] or ""
 
 
 def of_tenant(result: dict[str, Any], tenant: str) -> dict[str, Any]:
-    """The part of a statement that is one tenant's: its items, and what they sum to."""
-    items = [item for item in result["items"] if item["tenant_id"] == tenant]
+    """The part of a statement that is one tenant's: its lines, and what they sum to."""
+    lines: dict[str, list[dict[str, Any]]] = {
+        name: [line for line in result[name] if line["tenant_id"] == tenant]
+        for name in ("items", "corrections")
+        if name in result
+    }
     by_currency: dict[str | None, list[dict[str, Any]]] = defaultdict(list)
-    for item in items:
-        by_currency[item["allocated"]["currency"]].append(item)
+    for line in (line for some in lines.values() for line in some):
+        by_currency[line["allocated"]["currency"]].append(line)
     totals = [
         {
             "currency": currency,
@@ -49,7 +155,7 @@ def of_tenant(result: dict[str, Any], tenant: str) -> dict[str, Any]:
         }
         for currency, members in sorted(by_currency.items(), key=lambda entry: entry[0] or "")
     ]
-    return {**result, "items": items, "totals": totals}
+    return result | lines | {"totals": totals}
 
 
 def _sum(values: list[Decimal | None]) -> Decimal | None:

@@ -20,7 +20,9 @@ from finops_pipeline.accounting.config import AccountingConfig
 from finops_pipeline.errors import UsageError
 from finops_pipeline.settings import Settings
 from resources import embedded
+from resources.anchor import Anchor
 from resources.bundle import NOBODY, Bundle
+from resources.clickhouse import Replica
 from resources.lake import Lake
 from resources.postgres import Database
 from resources.prometheus import PrometheusDoor
@@ -75,6 +77,8 @@ class Site:
     """told of each hour that a stage has finished"""
     retries: int = 3
     """how often a stage is tried again after a transient failure, beyond the tries of the door itself"""
+    replica: Replica = Replica()
+    """where the ledger's copy in ClickHouse is"""
 
     def is_default(self, cluster: str) -> bool:
         """Whether rows without a cluster are this one's."""
@@ -97,7 +101,7 @@ def _stopped(now: datetime) -> Callable[[], int]:
 def open_database(settings: Settings) -> Iterator[Database]:
     """The configured database, or the embedded one under FINOPS_HOME; its schema is up to date."""
     if settings.database_url is not None:
-        database = Database(settings.database_url.get_secret_value())
+        database = Database(settings.database_url.get_secret_value(), anchor=Anchor(settings.anchor_path))
         try:
             database.migrate()
             yield database
@@ -105,12 +109,27 @@ def open_database(settings: Settings) -> Iterator[Database]:
             database.close()
         return
     with embedded.start(settings.home / "postgres") as server:
-        database = Database(server.url, admin_url=server.admin_url)
+        database = Database(server.url, admin_url=server.admin_url, anchor=Anchor(settings.anchor_path))
         try:
             database.migrate()
             yield database
         finally:
             database.close()
+
+
+def prometheus_door(settings: Settings, cluster: str) -> PrometheusDoor:
+    """The door to the Prometheus of a configured cluster."""
+    token = settings.bearer_token()
+    return PrometheusDoor(
+        cluster=cluster,
+        url=settings.prometheus_urls[cluster],
+        bearer_token=token.get_secret_value() if token else None,
+        username=settings.prometheus_user,
+        password=settings.prometheus_password.get_secret_value() if settings.prometheus_password else None,
+        ca_file=settings.prometheus_ca_file,
+        thanos=settings.prometheus_thanos,
+        timeout=float(settings.prometheus_timeout_seconds),
+    )
 
 
 @contextmanager
@@ -119,14 +138,15 @@ def open_site(settings: Settings, bundle_folder: Path | None = None) -> Iterator
 
     Raises UsageError for what is not set or wrong, SourceError where a system cannot be reached.
     """
-    lake = Lake(settings.lake_folder)
+    lake, replica = Lake(settings.lake_folder), Replica.of(settings)
     if bundle_folder is not None:
         bundle = Bundle.open(bundle_folder)
         config, series, records = bundle.accounting(_tenant(settings)), bundle.series(), bundle.platform()
         clock = wall_clock_ms if bundle.now is None else _stopped(bundle.now)
         with open_database(settings) as database:
+            database.follow_anchor()
             database.load_platform(bundle.cluster, records)
-            yield Site(lake, database, {bundle.cluster: FileDoor(series)}, config, clock, bundle)
+            yield Site(lake, database, {bundle.cluster: FileDoor(series)}, config, clock, bundle, replica=replica)
         return
     if not settings.prometheus_urls:
         raise UsageError(
@@ -134,19 +154,7 @@ def open_site(settings: Settings, bundle_folder: Path | None = None) -> Iterator
             "or run a bundle of files (finops run --bundle DIR)"
         )
     config = settings.accounting()
-    token = settings.bearer_token()
-    doors = {
-        cluster: PrometheusDoor(
-            cluster=cluster,
-            url=url,
-            bearer_token=token.get_secret_value() if token else None,
-            username=settings.prometheus_user,
-            password=settings.prometheus_password.get_secret_value() if settings.prometheus_password else None,
-            ca_file=settings.prometheus_ca_file,
-            thanos=settings.prometheus_thanos,
-            timeout=float(settings.prometheus_timeout_seconds),
-        )
-        for cluster, url in settings.prometheus_urls.items()
-    }
+    doors = {cluster: prometheus_door(settings, cluster) for cluster in settings.prometheus_urls}
     with open_database(settings) as database:
-        yield Site(lake, database, doors, config, wall_clock_ms)
+        database.follow_anchor()
+        yield Site(lake, database, doors, config, wall_clock_ms, replica=replica)

@@ -180,15 +180,9 @@ def check_parts(
                 raise _unbalanced(hour_ms, key, f"parts cost {amount}, the whole costs {cost} x 1e-9")
 
 
-def foreign_tenants(usage: pa.Table, deployments: pa.Table) -> list[str]:
-    """Findings of A25: rows of a dedicated deployment whose event names another tenant than its owner."""
-    modes = _modes(deployments)
-    return [
-        f"workload {workload_id}: its event names tenant {tenant_id}, deployment {deployment_id} belongs to {owner}"
-        for workload_id, deployment_id, tenant_id in rows_of(usage, "workload_id", "deployment_id", "tenant_id")
-        for mode, owner in [modes.get(deployment_id, ("", ""))]
-        if mode == "dedicated" and tenant_id not in (None, owner)
-    ]
+def dedicated_owners(deployments: pa.Table) -> dict[str, str]:
+    """The owner of each dedicated deployment, who pays for all of it (A25)."""
+    return {deployment_id: owner for deployment_id, (mode, owner) in _modes(deployments).items() if mode == "dedicated"}
 
 
 def _unbalanced(hour_ms: int, key: Key, what: str) -> AccountingError:

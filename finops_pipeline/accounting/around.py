@@ -127,6 +127,7 @@ def summarise(hour: HourReadings, config: AccountingConfig) -> pa.Table:
     joined = np.array([SEPARATOR.join(sorted(members)) for members in hour.sets.members], dtype=object)
     columns: dict[str, Column] = {
         "device": pa.array(devices.key, pa.string()),
+        "config": pa.array([config.reading_digest] * count, pa.string()),
         "model": pa.array(devices.model, pa.string()),
         "node": pa.array(devices.node, pa.string()),
         "slices": pa.array(devices.slices, pa.int32()),

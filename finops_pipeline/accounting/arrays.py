@@ -48,6 +48,14 @@ def grouped(*keys: Ints) -> tuple[Ints, Ints]:
     return order, np.flatnonzero(changes(*(key[order] for key in keys)))
 
 
+def scrambled(values: Ints) -> npt.NDArray[np.uint64]:
+    """Numbers whose sums tell sets of `values` apart (splitmix64)."""
+    x = values.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(x ^ (x >> np.uint64(31)), dtype=np.uint64)
+
+
 def spread(counts: Ints) -> tuple[Ints, Ints]:
     """For groups of these sizes: the group of each member, and its position in the group."""
     group = np.repeat(np.arange(len(counts)), counts)

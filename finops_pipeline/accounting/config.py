@@ -6,6 +6,7 @@ What belongs here: names and numbers that a site may change. What does not: wher
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -85,6 +86,28 @@ class CardLimit:
 
 
 @dataclass(frozen=True)
+class FindingLimits:
+    """From when on something is a finding (`findings`, `credits`); no rule of the accounting reads these."""
+
+    idle_utilization: Decimal = Decimal("0.01")
+    """below this a device is idle, from this on busy"""
+    idle_minutes: int = 30
+    """so long a held device must be idle without a break"""
+    silent_minutes: int = 10
+    """so long a running workload must show no sign of life"""
+    collection_seconds: int = 30
+    """how often DCGM renews its values, whatever the scrape interval"""
+    frozen_intervals: int = 4
+    """more collection intervals than this with the same power and energy are a frozen series"""
+    counter_tolerance: Decimal = Decimal("0.05")
+    """part of the counter's energy by which that of power may differ"""
+    counter_minutes: int = 10
+    """so long both must be measured before they are compared"""
+    failure_words: tuple[str, ...] = ("node", "gpu", "xid")
+    """words of a reason that tell the failure of a node or a GPU"""
+
+
+@dataclass(frozen=True)
 class AccountingConfig:
     """Everything that the rules take from configuration."""
 
@@ -100,6 +123,7 @@ class AccountingConfig:
     metrics: Mapping[str, tuple[Quantity, int]] = field(default_factory=lambda: dict(DEFAULT_METRICS))
     labels: LabelNames = field(default_factory=LabelNames)
     billable_states: frozenset[str] = frozenset({"running"})
+    findings: FindingLimits = field(default_factory=FindingLimits)
 
     def __post_init__(self) -> None:
         if self.window_seconds < 1 or 3600 % self.window_seconds:
@@ -113,6 +137,19 @@ class AccountingConfig:
     def windows(self) -> int:
         """Windows of an hour."""
         return 3600 // self.window_seconds
+
+    @property
+    def reading_digest(self) -> str:
+        """Changes with whatever turns series into readings and windows: names, limits, window length (A7-A11)."""
+        parts = [
+            self.window_seconds,
+            sorted(self.models.items()),
+            sorted((model, str(limit.power_w), str(limit.memory_gb)) for model, limit in self.card_limits.items()),
+            sorted(self.mig_slices.items()),
+            sorted((metric, int(quantity), factor) for metric, (quantity, factor) in self.metrics.items()),
+            self.labels,
+        ]
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
     def platform_model(self, model: str) -> str:
         return self.models.get(model, model)

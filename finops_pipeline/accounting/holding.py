@@ -516,8 +516,8 @@ class _Hour:
 
     def ordered(self, claims: Sequence[Claims]) -> Claims:
         holders = len(self.cap) + len(self.pods) + 1
-        pairs = np.unique(np.concatenate([claim.cell * holders + claim.holder for claim in claims]))
-        return Claims(*np.divmod(pairs, holders))
+        pairs = np.sort(np.concatenate([claim.cell * holders + claim.holder for claim in claims]), kind="stable")
+        return Claims(*np.divmod(pairs[changes(pairs)], holders))
 
     def states(self, claims: Claims) -> npt.NDArray[np.int8]:
         """What each cell is, claimed ones being held."""

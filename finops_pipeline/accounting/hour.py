@@ -17,11 +17,13 @@ from finops_pipeline.accounting.arrays import texts
 from finops_pipeline.accounting.config import REACH_HOURS, AccountingConfig
 from finops_pipeline.accounting.deployments import pod_owners
 from finops_pipeline.accounting.exact import HOUR_MS
+from finops_pipeline.accounting.findings import findings_table
 from finops_pipeline.accounting.holding import hold
 from finops_pipeline.accounting.lifecycle import running_intervals
 from finops_pipeline.accounting.pieces import hour_pieces, places
 from finops_pipeline.accounting.readings import read_hour
 from finops_pipeline.accounting.samples import samples_table
+from finops_pipeline.accounting.scene import Scene
 from finops_pipeline.accounting.shares import fleet_states, holdings_table, matches_table
 from finops_pipeline.accounting.usage import HourUsage, hour_usage, pods_of
 from finops_pipeline.accounting.visibility import presence
@@ -39,6 +41,7 @@ class HourSamples:
     """QUARANTINE: readings set aside (A10)"""
     facts: pa.Table
     """HOUR_FACTS, one row"""
+    findings: pa.Table
 
 
 def sample_hour(
@@ -50,24 +53,28 @@ def sample_hour(
     now_ms: int,
     config: AccountingConfig,
 ) -> HourSamples:
-    """`series` (DCGM_SERIES) of the hour; `summaries` (DCGM_SUMMARY, by start) of the hours up to 24 h around it.
+    """`series` (DCGM_SERIES) of the hour; `summaries` (DCGM_SUMMARY, by start) of the hours up to 24 h around it,
+    made with the same configuration; the hour's own may be among them.
 
     `records` are the platform's tables by name: workload_events, deployments, gpu_inventory.
     """
     hour = read_hour(series, start, config)
     inventory = records["gpu_inventory"]
     listed = dict(zip(texts(inventory["gpu_uuid"]), texts(inventory["model"]), strict=True))
-    timeline = lay_together(start, {**summaries, start: summarise(hour, config)}, listed, hour.sets, config)
+    around = summaries if start in summaries else {**summaries, start: summarise(hour, config)}
+    timeline = lay_together(start, around, listed, hour.sets, config)
     instant_device = places(hour.devices.key, timeline.devices.key)[hour.instant_device]
     seen = presence(instant_device, hour.instant_at, timeline, config)
     intervals = running_intervals(records["workload_events"], now_ms, config)
     holding = hold(timeline, intervals, seen.replaced, config)
     found = hour_pieces(hour, timeline, seen, holding, inventory, config)
     owners = pod_owners(holding.pods, records["deployments"])
+    matches = matches_table(holding, timeline, config)
+    scene = Scene(hour, timeline, holding, found, intervals, owners, config)
     return HourSamples(
         samples=samples_table(cluster, timeline, holding, found, owners, config),
         holdings=holdings_table(hour, timeline, holding, found, config),
-        matches=matches_table(holding, timeline, config),
+        matches=matches,
         states=fleet_states(timeline, holding, found, owners, config),
         rejected=hour.rejected,
         facts=pa.table(
@@ -79,6 +86,7 @@ def sample_hour(
             },
             schema=HOUR_FACTS,
         ),
+        findings=findings_table(cluster, scene, records["workload_events"], records["deployments"], matches, series),
     )
 
 

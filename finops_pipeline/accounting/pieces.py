@@ -6,6 +6,7 @@ What belongs here: status, methods and use of windows and pieces. What does not:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
@@ -13,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from finops_pipeline.accounting.around import Timeline, combined_utilization
-from finops_pipeline.accounting.arrays import Bools, Ints, Texts, changes, group_bounds
+from finops_pipeline.accounting.around import Edge, Timeline, combined_utilization
+from finops_pipeline.accounting.arrays import Bools, Ints, Texts, changes, group_bounds, scrambled, spread
 from finops_pipeline.accounting.config import AccountingConfig, Quantity
 from finops_pipeline.accounting.energy import Counter, counter_of, stretch_energy
 from finops_pipeline.accounting.exact import half_even_div
@@ -79,6 +80,9 @@ class HourPieces:
     """devices x windows: which rungs a window used"""
     provisional: bool
     """a gap that no later reading has closed yet (A16)"""
+    counter: Counter
+    counter_gaps: Bools
+    """devices x windows: gaps of the energy counter (A11)"""
 
 
 def hour_pieces(
@@ -94,53 +98,66 @@ def hour_pieces(
     board_of = places(hour.boards, timeline.boards)
     held, held_by_events = _held_windows(holding, timeline, config)
     visible = visible_windows(seen, timeline, held, inventory, config)
-    board_scrape = np.full(len(timeline.boards), 1 << 40, dtype=np.int64)
-    np.minimum.at(board_scrape, timeline.board, timeline.scrape_ms)
 
-    def filled(quantity: Quantity, readings: Readings, place: Ints, scrape: Ints) -> Filled:
-        here = Readings(place[readings.owner], readings.at, readings.value)
-        return fill(here, timeline.before[quantity], timeline.after[quantity], hour.start, scrape, config)
+    def near(quantity: Quantity, readings: Readings) -> tuple[Readings, Edge, Edge]:
+        return readings, timeline.before[quantity], timeline.after[quantity]
 
-    utilization = filled(Quantity.UTILIZATION, combined_utilization(hour, config), device_of, timeline.scrape_ms)
-    memory = filled(Quantity.MEMORY, hour.values[Quantity.MEMORY], device_of, timeline.scrape_ms)
-    power = filled(Quantity.POWER, hour.values[Quantity.POWER], board_of, board_scrape)
-    readings = hour.values[Quantity.ENERGY]
-    readings = Readings(board_of[readings.owner], readings.at, readings.value)
-    edges = timeline.before[Quantity.ENERGY], timeline.after[Quantity.ENERGY]
-    counter = counter_of(readings, *edges, _power_limits(timeline, config))
-    counter_gaps = gap_windows(readings, *edges, hour.start, board_scrape, config)
-    measured_power = _settled(power, _any_of_board(held_by_events, timeline))
-    board_power = _modelled(measured_power, power.known, _any_of_board(held, timeline), timeline, config)
+    def of_board(quantity: Quantity) -> tuple[Readings, Edge, Edge]:
+        readings = hour.values[quantity]
+        return near(quantity, Readings(board_of[readings.owner], readings.at, readings.value))
+
+    def filled(readings: Readings, before: Edge, after: Edge) -> Filled:
+        return fill(readings, before, after, hour.start, timeline.scrape_ms, config)
+
+    combined, memories = combined_utilization(hour, config), hour.values[Quantity.MEMORY]
+    utilization = filled(*near(Quantity.UTILIZATION, Readings(device_of[combined.owner], combined.at, combined.value)))
+    memory = filled(*near(Quantity.MEMORY, Readings(device_of[memories.owner], memories.at, memories.value)))
+    power = filled(*_seen_by_devices(*of_board(Quantity.POWER), timeline))
+    energy = of_board(Quantity.ENERGY)
+    counter = counter_of(*energy, _power_limits(timeline, config))
+    counter_gaps = gap_windows(*_seen_by_devices(*energy, timeline), hour.start, timeline.scrape_ms, config)
+    modelled_power = _modelled(_settled(power, held_by_events), power.known, held, timeline, config)
     pieces, by_class = _with_energy(
-        _pieces(holding, timeline, visible, config), counter, board_power, power.known, holding, timeline, config
+        _pieces(holding, timeline, visible, config), counter, modelled_power, power.known, holding, timeline, config
     )
     result = HourPieces(
         pieces=pieces,
         visible=visible,
         utilization=_settled(utilization, held_by_events),
         memory=_settled(memory, held_by_events),
-        power=board_power,
+        power=modelled_power,
         estimated=visible,
         missing=visible,
         rungs={},
-        provisional=holding.open_hole or _open_gap(visible, (utilization, memory), power, holding, timeline),
+        provisional=holding.open_hole or _open_gap(visible, (utilization, memory, power), holding, timeline),
+        counter=counter,
+        counter_gaps=counter_gaps,
     )
     known = (utilization.known, memory.known, power.known)
     return _with_status(result, known, counter, counter_gaps, by_class, holding, timeline, config)
 
 
-def _open_gap(
-    visible: Bools, of_devices: tuple[Filled, ...], power: Filled, holding: Holding, timeline: Timeline
-) -> bool:
+def _open_gap(visible: Bools, quantities: Sequence[Filled], holding: Holding, timeline: Timeline) -> bool:
     """Whether a visible window lies in a gap that no later reading has closed yet (A16)."""
-    waits = power.open_ended[timeline.board]
-    for filled in of_devices:
-        waits = waits | filled.open_ended
+    waits = np.logical_or.reduce([filled.open_ended for filled in quantities])
     runs = timeline.runs
     last_window = np.full(len(timeline.devices), -1, dtype=np.int64)
     np.maximum.at(last_window, runs.device, runs.last)
     silent_since = np.arange(visible.shape[1]) > last_window[:, None]
     return bool((visible & (waits | (holding.silent & silent_since))).any())
+
+
+def _seen_by_devices(readings: Readings, before: Edge, after: Edge, timeline: Timeline) -> tuple[Readings, Edge, Edge]:
+    """A board's readings as each of its devices has them: with a scrape interval and holders of its own."""
+    board = timeline.board
+    first = np.searchsorted(readings.owner, board, "left")
+    device, position = spread(np.searchsorted(readings.owner, board, "right") - first)
+    row = first[device] + position
+    return (
+        Readings(device, readings.at[row], readings.value[row]),
+        Edge(before.at[board], before.value[board]),
+        Edge(after.at[board], after.value[board]),
+    )
 
 
 def places(keys: Texts, among: Texts) -> Ints:
@@ -160,12 +177,6 @@ def _held_windows(holding: Holding, timeline: Timeline, config: AccountingConfig
     return held, by_events
 
 
-def _any_of_board(of_devices: Bools, timeline: Timeline) -> Bools:
-    of_boards = np.zeros((len(timeline.boards), of_devices.shape[1]), dtype=bool)
-    np.logical_or.at(of_boards, timeline.board, of_devices)
-    return of_boards
-
-
 def _settled(filled: Filled, held_by_events: Bools) -> Measure:
     """A reading on one side only counts where a workload with events holds the device (A13 rung 4)."""
     method = np.where((filled.method == Method.HELD) & ~held_by_events, np.int8(Method.MISSING), filled.method)
@@ -173,8 +184,8 @@ def _settled(filled: Filled, held_by_events: Bools) -> Measure:
 
 
 def _modelled(power: Measure, ever_read: Bools, held: Bools, timeline: Timeline, config: AccountingConfig) -> Measure:
-    """Power of boards that never tell it: the watts of their model while somebody holds them (A13 rung 5)."""
-    milliwatts = _by_board([_milli(config.watts(model)) for model in timeline.devices.model.tolist()], timeline)
+    """Power of devices that never tell it: the watts of their model while somebody holds them (A13 rung 5)."""
+    milliwatts = np.array([_milli(config.watts(model)) for model in timeline.devices.model.tolist()], dtype=np.int64)
     use = (~ever_read & (milliwatts > 0))[:, None] & held
     method = np.where(use, np.int8(Method.MODELLED), power.method)
     return Measure(np.where(use, milliwatts[:, None], power.value), method)
@@ -184,15 +195,12 @@ def _milli(watts: Decimal | None) -> int:
     return 0 if watts is None else int((watts * 1000).to_integral_value())
 
 
-def _by_board(of_devices: list[int], timeline: Timeline) -> Ints:
-    """A property of boards, told by their devices."""
-    values = np.zeros(len(timeline.boards), dtype=np.int64)
-    values[timeline.board] = np.array(of_devices, dtype=np.int64)
-    return values
-
-
 def _power_limits(timeline: Timeline, config: AccountingConfig) -> Ints:
-    return _by_board([_milli(config.limit(model).power_w) for model in timeline.devices.model.tolist()], timeline)
+    """MW of each board; 0 is no limit."""
+    limits = np.zeros(len(timeline.boards), dtype=np.int64)
+    of_devices = [_milli(config.limit(model).power_w) for model in timeline.devices.model.tolist()]
+    limits[timeline.board] = np.array(of_devices, dtype=np.int64)
+    return limits
 
 
 def _pieces(holding: Holding, timeline: Timeline, visible: Bools, config: AccountingConfig) -> Pieces:
@@ -203,7 +211,7 @@ def _pieces(holding: Holding, timeline: Timeline, visible: Bools, config: Accoun
     leader = begins[np.searchsorted(timeline.board, timeline.board)]
     board_cell = np.arange(len(cells)) + (leader - begins)[cells.device]
     mark = np.zeros(len(cells), dtype=np.uint64)
-    np.add.at(mark, board_cell[claims.cell], _scrambled(who, cells.device[claims.cell]))
+    np.add.at(mark, board_cell[claims.cell], scrambled((who << 32) + cells.device[claims.cell]))
     mark = mark[board_cell]
     first, last = group_bounds(changes(cells.device, cells.window, mark))
     piece_of = np.full(len(cells), -1, dtype=np.int64)
@@ -239,14 +247,6 @@ def _pieces(holding: Holding, timeline: Timeline, visible: Bools, config: Accoun
     )
 
 
-def _scrambled(who: Ints, device: Ints) -> npt.NDArray[np.uint64]:
-    """A number for a (holder, device) whose sums tell sets apart (splitmix64)."""
-    x = (who.astype(np.uint64) << np.uint64(32)) + device.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(x ^ (x >> np.uint64(31)), dtype=np.uint64)
-
-
 def _with_energy(
     pieces: Pieces,
     counter: Counter,
@@ -258,9 +258,10 @@ def _with_energy(
 ) -> tuple[Pieces, Bools]:
     """Energy of each piece (A20), and the devices x windows for which it was modelled by the holder's class."""
     board = timeline.board[pieces.device]
-    milliwatts, known = power.value[board, pieces.window], power.known[board, pieces.window]
+    at = (pieces.device, pieces.window)
+    milliwatts, known = power.value[at], power.known[at]
     by_class = _class_watts(pieces, holding, timeline, config)
-    use = ~known & ~ever_read[board] & (by_class > 0)
+    use = ~known & ~ever_read[pieces.device] & (by_class > 0)
     energy, energy_known, _ = stretch_energy(
         counter,
         board,
@@ -309,17 +310,17 @@ def _with_status(
 ) -> HourPieces:
     """Status and rungs of every window (A15); `ever_read` says which owners have any reading within reach."""
     board, width = timeline.board, config.window_ms
-    boards, windows = counter_gaps.shape
-    begin = timeline.start + np.tile(np.arange(windows) * width, boards)
-    owner = np.repeat(np.arange(boards), windows)
-    unsound = (counter.until(owner, begin + width)[1] - counter.until(owner, begin)[1]).reshape(boards, windows)[board]
+    boards, windows = len(timeline.boards), config.windows
+    edges = np.tile(timeline.start + np.arange(windows + 1) * width, boards)
+    _, unsound_until = counter.until(np.repeat(np.arange(boards), windows + 1), edges)
+    unsound = np.diff(unsound_until.reshape(boards, windows + 1), axis=1)[board]
     from_power, from_counter = unsound > 0, unsound < width
-    power_method = np.where(by_class, np.int8(Method.MODELLED), hour.power.method[board])
+    power_method = np.where(by_class, np.int8(Method.MODELLED), hour.power.method)
     no_energy = from_power & (power_method == Method.MISSING)
     has_counter = np.zeros(boards, dtype=bool)
     has_counter[counter.board] = True
     read_utilization, read_memory, read_power = ever_read
-    read_energy = (has_counter | read_power)[board]
+    read_energy = has_counter[board] | read_power
     never = ~(read_utilization | read_memory | read_energy)[:, None]
     missing = (
         (~hour.utilization.known & read_utilization[:, None])
@@ -338,5 +339,5 @@ def _with_status(
     estimated = holding.silent.copy()
     for used in rungs.values():
         estimated |= used
-    rungs[Method.COUNTER] = counter_gaps[board] & from_counter
+    rungs[Method.COUNTER] = counter_gaps & from_counter
     return replace(hour, missing=missing, estimated=estimated & ~missing, rungs=rungs)

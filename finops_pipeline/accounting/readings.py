@@ -24,8 +24,10 @@ from finops_pipeline.accounting.arrays import (
     Texts,
     changes,
     group_bounds,
+    grouped,
     ints,
     position_in_group,
+    scrambled,
     texts,
     whole,
 )
@@ -139,7 +141,7 @@ def device_order(keys: Iterable[str]) -> list[str]:
 
 def read_hour(series: pa.Table, start: int, config: AccountingConfig) -> HourReadings:
     """Series of DCGM_SERIES -> the readings of `[start, start + 1 h)`; samples outside are cut off (A12)."""
-    columns = _SeriesColumns.of(series, config)
+    columns = SeriesColumns.of(series, config)
     at, value, row = _samples(series, start)
     known = columns.usable[row]
     at, value, row = at[known], value[known], row[known]
@@ -152,7 +154,8 @@ def read_hour(series: pa.Table, start: int, config: AccountingConfig) -> HourRea
     set_of_row = np.array(
         [NO_LABELS if label is None else sets.intern([label]) for label in columns.label.tolist()], dtype=np.int64
     )
-    instants = _instants(device_of_row[row], at, set_of_row[row], sets)
+    telling = _telling_rows(row, at, device_of_row, set_of_row)[row]
+    instants = _instants(device_of_row[row[telling]], at[telling], set_of_row[row[telling]], sets)
     reasons = _rejections(value, row, device_of_row, columns, devices, config)
     values: dict[Quantity, Readings] = {}
     processes: dict[Quantity, ProcessReadings] = {}
@@ -185,7 +188,7 @@ def read_hour(series: pa.Table, start: int, config: AccountingConfig) -> HourRea
 
 
 @dataclass(frozen=True)
-class _SeriesColumns:
+class SeriesColumns:
     """What the labels of each series say."""
 
     usable: Bools
@@ -202,7 +205,7 @@ class _SeriesColumns:
     """`namespace/pod`, or None"""
 
     @staticmethod
-    def of(series: pa.Table, config: AccountingConfig) -> _SeriesColumns:
+    def of(series: pa.Table, config: AccountingConfig) -> SeriesColumns:
         labels = _label_columns(series, config)
         names = config.labels
         metric = np.asarray(series["metric"].to_numpy(), dtype=object)
@@ -211,7 +214,7 @@ class _SeriesColumns:
         instance = labels.first(names.instance)
         key = np.where(instance == "", uuid, uuid + "/" + instance)
         fine = [0.0 if k is None else float(k[1] * (1 if k[0] == Quantity.ENERGY else FINE)) for k in kind]
-        return _SeriesColumns(
+        return SeriesColumns(
             usable=np.array([k is not None for k in kind], dtype=bool) & (uuid != ""),
             quantity=np.array([-1 if k is None else int(k[0]) for k in kind], dtype=np.int64),
             factor=np.array(fine, dtype=np.float64),
@@ -286,7 +289,7 @@ def _samples(series: pa.Table, start: int) -> tuple[Ints, npt.NDArray[np.float64
 
 
 def _devices(
-    keys: list[str], device_of_row: Ints, columns: _SeriesColumns, at: Ints, row: Ints, config: AccountingConfig
+    keys: list[str], device_of_row: Ints, columns: SeriesColumns, at: Ints, row: Ints, config: AccountingConfig
 ) -> Devices:
     """Model, node and profile of a device are those of its series read last (ties: the greatest text)."""
     last = np.full(len(device_of_row), -1, dtype=np.int64)
@@ -312,6 +315,18 @@ def _devices(
     )
 
 
+def _telling_rows(row: Ints, at: Ints, device_of_row: Ints, set_of_row: Ints) -> Bools:
+    """One series of those of a device that have the same labels and instants: the others tell nothing new of them."""
+    first, last = group_bounds(changes(row))
+    telling = np.zeros(len(device_of_row), dtype=bool)
+    if len(first):
+        present = row[first]
+        instants = np.add.reduceat(scrambled(at), first).view(np.int64)
+        order, group = grouped(device_of_row[present], set_of_row[present], last - first, instants)
+        telling[present[order[group]]] = True
+    return telling
+
+
 def _instants(device: Ints, at: Ints, label: Ints, sets: LabelSets) -> tuple[Ints, Ints, Ints]:
     """Unique (device, instant) with the labels of all samples then (A7)."""
     order = np.lexsort((label, at, device))
@@ -331,7 +346,7 @@ def _rejections(
     value: npt.NDArray[np.float64],
     row: Ints,
     device_of_row: Ints,
-    columns: _SeriesColumns,
+    columns: SeriesColumns,
     devices: Devices,
     config: AccountingConfig,
 ) -> npt.NDArray[np.int8]:
@@ -390,7 +405,7 @@ def _process_rows(device: Ints, at: Ints, value: Ints, label_set: Ints) -> Proce
     return ProcessReadings(device[last], at[last], label_set[last], value[last])
 
 
-def _rejected_table(reasons: npt.NDArray[np.int8], row: Ints, columns: _SeriesColumns) -> pa.Table:
+def _rejected_table(reasons: npt.NDArray[np.int8], row: Ints, columns: SeriesColumns) -> pa.Table:
     failed = reasons >= 0
     pairs, counts = np.unique(np.stack([row[failed], reasons[failed].astype(np.int64)]), axis=1, return_counts=True)
     totals: dict[tuple[str, str], int] = {}

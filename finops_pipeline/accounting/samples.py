@@ -55,7 +55,7 @@ def samples_table(
             "window_seconds": pa.array(np.full(rows, config.window_seconds, dtype=np.int32)),
             "utilization": _number(found.utilization, at, 1e6),
             "memory_used_gb": _number(found.memory, at, 1024.0 * 1024.0),
-            "power_w": _number(found.power, (timeline.board[device], window), 1e3),
+            "power_w": _number(found.power, at, 1e3),
             "estimated": pa.array(found.estimated[at] | found.missing[at]),
             "method": _methods(found, at),
         },

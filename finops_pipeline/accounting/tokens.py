@@ -18,6 +18,11 @@ FUTURE_MS = 5 * 60_000
 
 _COUNTS = ("input_tokens", "output_tokens", "cached_tokens")
 
+_SUMMABLE = pa.schema(
+    pa.field(field.name, pa.decimal128(38)) if field.name in _COUNTS else field for field in lake.TOKEN_USAGE
+)
+"""An int64 sum would wrap around silently: one absurd count must not turn into another tenant's share."""
+
 TokenCounts = dict[str, dict[str, tuple[int, int, int]]]
 """Input, output and cached tokens by deployment and tenant."""
 
@@ -52,12 +57,13 @@ def token_counts(tokens: pa.Table, start_ms: int, end_ms: int) -> TokenCounts:
     inside = pc.and_(pc.greater_equal(instant, pa.scalar(start_ms)), pc.less(instant, pa.scalar(end_ms)))
     sums = (
         tokens.filter(pc.and_(inside, pc.is_valid(tokens["deployment_id"])))
+        .cast(_SUMMABLE)
         .group_by(["deployment_id", "tenant_id"])
         .aggregate([(name, "sum") for name in _COUNTS])
     )
     counts: TokenCounts = defaultdict(dict)
     for row in sums.to_pylist():
-        input_sum, output_sum, cached_sum = (row[f"{name}_sum"] for name in _COUNTS)
+        input_sum, output_sum, cached_sum = (int(row[f"{name}_sum"]) for name in _COUNTS)
         counts[row["deployment_id"]][row["tenant_id"]] = (input_sum, output_sum, cached_sum)
     return dict(counts)
 

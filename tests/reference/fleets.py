@@ -59,6 +59,9 @@ FEATURES = frozenset(
         "two_jobs",
         "churn",
         "slow",
+        "slow_mig",
+        "edges",
+        "odd_counts",
         "named",
         "inventory",
         "faulty_events",
@@ -144,7 +147,7 @@ class _Maker:
             RAW["A30"]: (Fraction(165), None),
             "T4": (Fraction(70), Fraction(15)),
         }
-        watts = {"H100-80GB": 650, "T4-half": 36, "H100-1g": 90, "T4": 60, RAW["A30"]: 120, "T4-quarter": 18}
+        watts = {"H100-80GB": 650, "T4-half": 37, "H100-1g": "90.7", "T4": 60, RAW["A30"]: 121, "T4-quarter": 18}
         settings = Settings(
             window_seconds=self.window,
             models={RAW["H100"]: "H100-80GB", RAW["T4"]: "T4"},
@@ -158,6 +161,8 @@ class _Maker:
         deployments = [
             Deployment("nb", "tenant-nb", "lab", "nb-*"),
             Deployment("nb-1", "tenant-one", "lab", "nb-1"),
+            Deployment("nb-0", "tenant-zero", "lab", "n*"),
+            Deployment("nb-9", "tenant-nine", "lab", "nb-?"),
             Deployment("chat", "tenant-chat", "serving", "chat-*"),
         ]
         kept = [d for d in deployments if rng.random() < 0.8]
@@ -176,14 +181,17 @@ class _Maker:
                 layouts.append((self.instant(), rng.choice((whole, *LAYOUTS[card]))))
             layouts.sort()
         scrape = self.window * 1000
-        if self.chance("slow", 0.25):
-            scrape = rng.choice((30_000, 60_000, 120_000))
+        slower = rng.choice((30_000, 60_000, 120_000))
+        simple = len(layouts) == 1 and layouts[0][1] == whole
+        if self.chance("slow", 0.25) and (simple or "slow_mig" in self.features):
+            scrape = slower
         mode = rng.choice(("copies", "copies", "flips", "processes"))
         if (mode == "flips" and "flips" not in self.features) or (
             mode == "processes" and "processes" not in self.features
         ):
             mode = "copies"
-        return Board(f"GPU-{'badc'[number % 4]}{number}", card, scrape, rng.randrange(scrape), layouts, mode)
+        offset = 0 if self.chance("edges", 0.2) else rng.randrange(1, scrape)
+        return Board(f"GPU-{'badc'[number % 4]}{number}", card, scrape, offset, layouts, mode)
 
     def listed(self, board: Board) -> InventoryEntry:
         rng = self.rng
@@ -239,12 +247,17 @@ class _Maker:
     ) -> list[Event]:
         rng = self.rng
         workload, tenant = f"wl-{number}", f"tenant-{number % 3}"
-        count = rng.choice([Fraction(1), Fraction(len(chosen) or 1), Fraction(1, 2), Fraction(3, 2), Fraction(2), Fraction(3)])
+        count = rng.choice(
+            [Fraction(1), Fraction(len(chosen) or 1), Fraction(1, 2), Fraction(3, 2), Fraction(2), Fraction(3)]
+        )
+        if self.chance("odd_counts", 0.15):
+            count = rng.choice((Fraction("0.333333333"), Fraction("2.25"), Fraction("1.000000001"), Fraction("0.07")))
         klass = rng.choice(tuple(CLASSES))
         named = None
         if self.chance("named", 0.25):
             picked = rng.sample(places, min(len(places), rng.choice((1, 2))))
             named = tuple(board.uuid + (f"/{instance}" if instance else "") for board, instance in picked)
+            named = (*named, "GPU-unknown") if rng.random() < 0.2 else named
         namespace, pod = pair if named is None or rng.random() < 0.5 else (None, None)
 
         def event(suffix: str, at: int, before: str, after: str, **more: object) -> Event:
@@ -334,7 +347,8 @@ class _Maker:
         if self.chance("far_readings", 0.15):
             scrapes = [*scrapes, self.end + rng.choice((HOUR, 5 * HOUR, 23 * HOUR, 26 * HOUR)) + rng.randrange(100_000)]
         for scrape in scrapes:
-            at = scrape + rng.choice((0, 0, 1, 3, 40))
+            jitter = rng.choice((0, 0, 1, 3, 40))
+            at = scrape + (jitter if board.offset else 0)
             if any(a <= at < b for a, b in outages):
                 continue
             watts = max(Fraction(5), watts + Fraction(rng.randrange(-300, 301), 10))
@@ -364,7 +378,7 @@ class _Maker:
                     if instance:
                         base |= {"GPU_I_ID": instance, "GPU_I_PROFILE": profile}
                     if churn is not None and at >= churn:
-                        base |= {"driver": "2"}
+                        base |= {"driver": "2", "Hostname": "node-moved"}
                     for metric in (PROF, UTIL, MEMORY, POWER, ENERGY):
                         if metric in never or any(a <= at < b for a, b in missing[metric]):
                             continue

@@ -28,7 +28,7 @@ AMBIGUITIES (the text allows more than one reading; the choice taken here)
 15. A19: per-process rows of the utilization metric that has them are used, also where the device's value is of the
     other one; they count beside a *valid* row without a pod; a workload's pod is that of the piece's first moment.
 16. A20: all milliseconds of a piece that power decides are rounded to mJ once, together.
-17. A20: the modelled energy of time without a device is rounded once per window and change of its units.
+17. A20: the modelled energy of time without a device is rounded once per running interval and hour.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ ENERGY = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
 SCALE = {PROF: 1_000_000, UTIL: 10_000, MEMORY: 1024, POWER: 1000, ENERGY: 1}
 CARD_SLICES = {"A100": 7, "H100": 7, "H200": 7, "B200": 7, "A30": 4}
 
-BOARD_HOLDERS = True
+BOARD_HOLDERS = False
 
 Device = tuple[str, str]
 Pair = tuple[str, str]
@@ -367,16 +367,21 @@ class Telemetry:
             chosen[device] = {**{at: v for at, v in util.items() if at // self.window_ms not in taken}, **prof}
         return chosen
 
-    @cached_property
-    def readings(self) -> dict[tuple[Device, str], list[tuple[int, Fraction]]]:
+    def readings(self, device: Device, quantity: str) -> list[tuple[int, Fraction]]:
         """Valid readings of a device and quantity, in order; power and energy are the board's (A19)."""
-        found = {}
-        for device in self.devices:
-            found[device, "utilization"] = sorted(self.utilization[device].items())
-            found[device, "memory"] = sorted(self.values[device, MEMORY].items())
-            found[device, "power"] = sorted(self.board[device[0], POWER].items())
-            found[device, "energy"] = sorted(self.board[device[0], ENERGY].items())
-        return found
+        if (device, quantity) not in self._readings:
+            found = {
+                "utilization": self.utilization.get(device, {}),
+                "memory": self.values[device, MEMORY],
+                "power": self.board[device[0], POWER],
+                "energy": self.board[device[0], ENERGY],
+            }[quantity]
+            self._readings[device, quantity] = sorted(found.items())
+        return self._readings[device, quantity]
+
+    @cached_property
+    def _readings(self) -> dict[tuple[Device, str], list[tuple[int, Fraction]]]:
+        return {}
 
     @cached_property
     def _scrape(self) -> dict[tuple[Device, int], int]:
@@ -386,7 +391,7 @@ class Telemetry:
         """A11: the device's scrape interval in the hour of `at`, in ms."""
         start = at // HOUR * HOUR
         if (device, start) not in self._scrape:
-            instants = [t for t in self.instants[device] if start <= t < start + HOUR]
+            instants = [t for t in self.instants.get(device, []) if start <= t < start + HOUR]
             distances = Counter(half_even(Fraction(b - a, 1000)) for a, b in zip(instants, instants[1:], strict=False))
             seconds = self.settings.window_seconds
             if sum(distances.values()) >= 10:
@@ -460,7 +465,7 @@ class Telemetry:
 
     def value(self, device: Device, quantity: str, window: int) -> tuple[str, Fraction | None]:
         """A11 and A13 rungs 2 and 3: (`measured`, `linear`, `profile`, `one_side`, `never`) and the value."""
-        readings = self.readings.get((device, quantity), [])
+        readings = self.readings(device, quantity)
         before, inside, after = self.around([at for at, _ in readings], window)
         if inside:
             return "measured", Fraction(sum(readings[i][1] for i in inside), 1) / len(inside)
@@ -481,7 +486,7 @@ class Telemetry:
     def counter_spans(self, device: Device, start: int, end: int) -> list[tuple[int, int, int | None]]:
         """A20: [start, end) in spans (from, to, rise in mJ, or None where power decides)."""
         limits = self.settings.of_model(self.settings.card_limits, self.model[device]) or (None, None)
-        readings = self.readings.get((device, "energy"), [])
+        readings = self.readings(device, "energy")
         edges = [(at, value) for at, value in readings]
         spans: list[tuple[int, int, int | None]] = []
         if not edges:
@@ -700,6 +705,7 @@ class Row:
     units: dict[str, int] = field(default_factory=dict)
     status: dict[str, Fraction] = field(default_factory=lambda: defaultdict(Fraction))
     methods: dict[str, Fraction] = field(default_factory=lambda: defaultdict(Fraction))
+    modelled: dict[Interval, Fraction] = field(default_factory=lambda: defaultdict(Fraction))
     last: Interval | None = None
 
 
@@ -761,6 +767,9 @@ class Accounting:
                 self.allocate(moment)
         for uuid in sorted({uuid for uuid, _ in self.holding.devices}):
             self.use_of_board(uuid, timeline)
+        for row in self.rows.values():
+            for energy in row.modelled.values():
+                row.units["energy"] = row.units.get("energy", 0) + half_even(energy)
         return Hour(self.usage_rows(), self.fleet_rows(), self.idle_rows(), self.quarantine)
 
     def allocate(self, moment: Moment) -> None:
@@ -811,7 +820,7 @@ class Accounting:
             return
         row.status["estimated"] += units * span
         row.methods["modelled"] += units * span
-        row.units["energy"] = row.units.get("energy", 0) + half_even(watts * units * span)
+        row.modelled[interval] += watts * units * span
 
     def use_of_board(self, uuid: str, timeline: dict[int, list[Moment]]) -> None:
         """A15, A19, A20, A28: what was used on a board, shared out to its holders."""
@@ -1028,9 +1037,9 @@ class Look:
         readings = self.telemetry.readings
         energy = self.energy(self.window, self.window + self.step)
         known = {
-            "utilization": (self.values["utilization"][1], readings.get((self.device, "utilization"))),
-            "memory": (self.values["memory"][1], readings.get((self.device, "memory"))),
-            "energy": (energy, readings.get((self.device, "power")) or readings.get((self.device, "energy"))),
+            "utilization": (self.values["utilization"][1], readings(self.device, "utilization")),
+            "memory": (self.values["memory"][1], readings(self.device, "memory")),
+            "energy": (energy, readings(self.device, "power") or readings(self.device, "energy")),
         }
         counting = [value for value, read in known.values() if value is not None or read]
         if not counting or any(value is None for value in counting):

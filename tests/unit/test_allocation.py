@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts import lake
-from finops_pipeline.accounting.allocation import allocate, check_parts, foreign_tenants
+from finops_pipeline.accounting.allocation import allocate, check_parts, dedicated_owners
 from finops_pipeline.accounting.exact import HOUR_MS, AccountingError, rows_of
 from finops_pipeline.accounting.policies import PolicyBook
 from finops_pipeline.accounting.storage import storage_usage
@@ -262,14 +262,11 @@ def test_worked_example_70_30() -> None:
     assert by_tenant(table, "energy_wh") == {A: Decimal("358.400000"), B: Decimal("153.600000")}
 
 
-def test_dedicated_goes_to_the_owner_and_another_tenant_is_a_finding() -> None:
+def test_dedicated_goes_to_the_owner_whoever_the_event_names() -> None:
     """A25."""
     usage, deployments = [usage_row(tenant_id=A)], DEDICATED
     assert by_tenant(run(usage, deployments=deployments), "amount") == {OWNER: Decimal("2.628528000")}
-    (finding,) = foreign_tenants(table_of(usage, lake.GPU_USAGE), table_of(deployments, lake.DEPLOYMENTS))
-    assert "wl" in finding
-    assert A in finding
-    assert OWNER in finding
+    assert list(dedicated_owners(table_of(deployments, lake.DEPLOYMENTS)).values()) == [OWNER]
 
 
 def test_unknown_deployment_goes_to_the_event_tenant() -> None:

@@ -15,9 +15,8 @@ from contracts.lake import DEPLOYMENTS, GPU_INVENTORY, WORKLOAD_EVENTS
 from finops_pipeline.accounting.config import FINE, AccountingConfig, CardLimit, Quantity
 from finops_pipeline.accounting.hour import account_hour, sample_hour
 from finops_pipeline.accounting.readings import HourReadings, read_hour
-from resources.openmetrics import read_series
+from tests.dcgm_pages import START, Scrapes, once
 
-START = 1_790_848_800_000
 HOUR = 3_600_000
 CONFIG = AccountingConfig(platform_tenant="platform")
 H100, A100, T4 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "Tesla T4"
@@ -181,37 +180,13 @@ PAGES: dict[str, Page] = {
 }
 
 
-class Scrapes:
-    """Pages as a scraper would have stored them, by way of the reader of files."""
-
-    def __init__(self, pages: Path, folder: Path) -> None:
-        self.pages = pages
-        self._file = folder / "scraped.om"
-
-    def series(self, *scrapes: tuple[str, list[int], Mapping[str, str]]) -> pa.Table:
-        """(page, instants, texts to replace in its lines) -> DCGM_SERIES."""
-        lines = []
-        for page, instants, replaced in scrapes:
-            for line in (self.pages / f"{page}.prom").read_text(encoding="utf-8").splitlines():
-                if line and not line.startswith("#"):
-                    changed = line
-                    for before, after in replaced.items():
-                        changed = changed.replace(before, after)
-                    lines += [f"{changed} {instant / 1000:.3f}" for instant in instants]
-        self._file.write_text("\n".join([*lines, "# EOF", ""]), encoding="utf-8")
-        return read_series(self._file)
-
-    def hour(self, *scrapes: tuple[str, list[int], Mapping[str, str]]) -> HourReadings:
-        return read_hour(self.series(*scrapes), START, CONFIG)
-
-
 @pytest.fixture
 def scrapes(repository: Path, tmp_path: Path) -> Scrapes:
     return Scrapes(repository / "tests" / "data" / "dcgm", tmp_path)
 
 
-def once(page: str, **replaced: str) -> tuple[str, list[int], Mapping[str, str]]:
-    return page, [START], replaced
+def hour_of(scrapes: Scrapes, *pages: tuple[str, list[int], Mapping[str, str]]) -> HourReadings:
+    return read_hour(scrapes.series(*pages), START, CONFIG)
 
 
 def units(quantity: Quantity, value: int) -> int:
@@ -277,7 +252,7 @@ def test_every_page_is_tested(scrapes: Scrapes) -> None:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_read_as_written_by_hand(scrapes: Scrapes, name: str) -> None:
-    page, hour = PAGES[name], scrapes.hour(once(name))
+    page, hour = PAGES[name], hour_of(scrapes, once(name))
     assert told_devices(hour) == page.devices
     assert list(told_devices(hour)) == list(page.devices), "in order of uuid and instance (A17)"
     assert told_labels(hour) == {key: {START: set(page.labels.get(key, ()))} for key in page.devices}
@@ -298,9 +273,9 @@ def test_card_limits_reject_what_no_card_can_do(scrapes: Scrapes) -> None:
 
 
 def test_either_honor_labels_and_a_second_job_give_the_readings_of_the_exporter(scrapes: Scrapes) -> None:
-    plain = scrapes.hour(once("1_whole_gpu_with_pod_and_idle"))
+    plain = hour_of(scrapes, once("1_whole_gpu_with_pod_and_idle"))
     for name in ("5_stored_series_honor_labels_false_exported", "5b_stored_series_honor_labels_true"):
-        stored = scrapes.hour(once(name))
+        stored = hour_of(scrapes, once(name))
         assert told_devices(stored) == told_devices(plain)
         assert told_labels(stored) == told_labels(plain)
         assert told_values(stored) == {quantity: told_values(plain)[quantity] for quantity in told_values(stored)}
@@ -315,7 +290,7 @@ def test_all_ways_to_store_one_scrape_together_are_one_reading(scrapes: Scrapes)
     replicas = [
         (name, [START], {"UUID=": f'prometheus_replica="{replica}",UUID='}) for name in names for replica in "ab"
     ]
-    hour, plain = scrapes.hour(*replicas), scrapes.hour(once(names[0]))
+    hour, plain = hour_of(scrapes, *replicas), hour_of(scrapes, once(names[0]))
     assert told_devices(hour) == told_devices(plain)
     assert told_labels(hour) == told_labels(plain)
     assert told_values(hour) == told_values(plain)
@@ -388,13 +363,13 @@ UPGRADES: dict[str, tuple[str, Mapping[str, str], str, Mapping[str, str]]] = {
 def test_a_change_in_the_hour_leaves_one_device(scrapes: Scrapes, change: str) -> None:
     """The series are new ones; devices, labels and values go on (A7)."""
     old, old_changes, new, new_changes = UPGRADES[change]
-    hour = scrapes.hour((old, BEFORE, old_changes), (new, AFTER, new_changes))
-    alone = scrapes.hour(once(new, **new_changes))
+    hour = hour_of(scrapes, (old, BEFORE, old_changes), (new, AFTER, new_changes))
+    alone = hour_of(scrapes, once(new, **new_changes))
     assert told_devices(hour) == told_devices(alone), "the later model and node"
     assert told_labels(hour) == {
         key: dict.fromkeys([*BEFORE, *AFTER], labels[START]) for key, labels in told_labels(alone).items()
     }
-    common = set(told_values(alone)) & set(told_values(scrapes.hour(once(old, **old_changes))))
+    common = set(told_values(alone)) & set(told_values(hour_of(scrapes, once(old, **old_changes))))
     values = told_values(hour)
     for quantity in common:
         assert values[quantity] == {

@@ -24,11 +24,12 @@ ALLOWED: dict[str, set[str]] = {
     "resources": RESOURCES,
     "assets": RESOURCES,
     "finops_pipeline.definitions": RESOURCES | {"assets"},
+    "finops_pipeline.doctor": RESOURCES,
     "finops_pipeline.runner": RESOURCES | {"assets", "finops_pipeline.definitions"},
     "finops_pipeline.export": RESOURCES | {"assets"},
     "finops_pipeline.show": RESOURCES | {"assets", "finops_pipeline.runner"},
     "finops_pipeline.cli": RESOURCES
-    | {f"finops_pipeline.{room}" for room in ("definitions", "demo", "export", "runner", "show")}
+    | {f"finops_pipeline.{room}" for room in ("definitions", "demo", "doctor", "export", "runner", "show")}
     | {"assets"},
     "finops_pipeline.__main__": {"finops_pipeline.cli"},
 }

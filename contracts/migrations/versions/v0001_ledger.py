@@ -218,11 +218,13 @@ def _result_tables() -> None:
         real("power_w", "board power in W"),
         flag("estimated", "true unless the whole window was measured (A15)"),
         text("method", "rungs of A13 used, joined by +; `measured` or `missing` where none"),
-        sa.PrimaryKeyConstraint("cluster", "window_start", "gpu_uuid", "mig_instance"),
         schema="eai",
         comment="One window of one visible device (A11-A15). Partitioned by UTC day.",
         postgresql_partition_by="RANGE (window_start)",
     )
+    # Many rows, written an hour at a time and never one by one: a block range index costs nothing to keep. An hour is
+    # replaced as a whole under its lock, so that no window can be there twice.
+    op.execute("CREATE INDEX gpu_samples_window ON eai.gpu_samples USING brin (window_start)")
     op.create_table(
         "gpu_usage",
         text("cluster", CLUSTER),
@@ -338,6 +340,7 @@ def _result_tables() -> None:
         text("status", "open, or final: then nothing of the month changes any more (A33)"),
         instant("computed_at", "when it was last computed"),
         instant("final_at", "when it became final", null=True),
+        text("content_sha256", "SHA-256 of its JSON (gpu_allocation.json of this month alone)"),
         check("gpu_statements_period", "period ~ '^[0-9]{4}-(0[1-9]|1[0-2])$'"),
         check("gpu_statements_status", "status IN ('open', 'final')"),
         check("gpu_statements_final", "(status = 'final') = (final_at IS NOT NULL)"),
@@ -366,8 +369,32 @@ def _result_tables() -> None:
         unique("gpu_allocation_totals_key", "period", "currency"),
         check("gpu_allocation_totals_priced", "(amount IS NULL) = (currency IS NULL)"),
         schema="eai",
-        comment="A month's total in one currency, over all tenants (A30).",
+        comment="A month's total in one currency, over all tenants, corrections included (A30).",
     )
+    op.create_table(
+        "gpu_corrections",
+        text("period", "UTC month whose statement lists it, like 2026-11"),
+        instant("hour", "hour of an earlier, final month that it belongs to (A33)"),
+        uuid("tenant_id", "tenant that pays, or gets back"),
+        text("deployment_id", "deployment; `idle` for idle lines"),
+        text("currency", "ISO 4217 code; null is unpriced", null=True),
+        *_statement_units(),
+        text("policy_id", "policy of its last event that has one", null=True),
+        flag("estimated", "true unless all of it was measured"),
+        unique("gpu_corrections_key", "period", "hour", "tenant_id", "deployment_id", "currency"),
+        check("gpu_corrections_priced", "(amount IS NULL) = (currency IS NULL)"),
+        schema="eai",
+        comment="A difference of a final month, listed in the statement of the next open one (A33).",
+    )
+    op.create_table(
+        "gpu_correction_events",
+        text("period", "UTC month whose statement lists the event"),
+        text("event_id", "usage event in one of its corrections"),
+        sa.PrimaryKeyConstraint("period", "event_id"),
+        schema="eai",
+        comment="Which late events a statement's corrections are made of (A33).",
+    )
+    op.create_index("gpu_correction_events_event_id", "gpu_correction_events", ["event_id"], schema="eai")
 
 
 def _statement_units() -> tuple[sa.Column[object], ...]:
@@ -443,7 +470,15 @@ def _ledger_tables() -> None:
         "CREATE INDEX usage_events_llm_event_id ON eai.usage_events (event_id) WHERE usage_type = 'llm';"
         "CREATE INDEX usage_events_late ON eai.usage_events (booked_at)"
         " WHERE usage_type = 'llm' AND booked_at - occurred_at > interval '1 minute';"
-        "CREATE INDEX usage_events_tenant ON eai.usage_events (tenant_id, occurred_at)"
+        "CREATE INDEX usage_events_tenant ON eai.usage_events (tenant_id, occurred_at);"
+        "CREATE INDEX usage_events_period ON eai.usage_events (period_start) WHERE usage_type <> 'llm'"
+    )
+    op.create_table(
+        "late_events",
+        sa.Column("event_id", sa.Text, primary_key=True, comment="usage event"),
+        text("period", "final UTC month that it belongs to, like 2026-10"),
+        schema="eai",
+        comment="A usage event booked after its month was final: the next open month's statement lists it (A33).",
     )
     op.create_table(
         "audit_events",
@@ -536,24 +571,64 @@ def _guards() -> None:
     op.execute("""
         CREATE FUNCTION eai.refuse_change_of_final() RETURNS trigger LANGUAGE plpgsql AS $body$
         DECLARE
-            changed text = CASE WHEN TG_OP = 'DELETE' THEN OLD.period ELSE NEW.period END;
+            touched text[] = CASE TG_OP WHEN 'INSERT' THEN ARRAY[NEW.period]
+                                        WHEN 'DELETE' THEN ARRAY[OLD.period] ELSE ARRAY[OLD.period, NEW.period] END;
+            closed text;
         BEGIN
-            IF EXISTS (SELECT FROM eai.gpu_statements s WHERE s.period = changed AND s.status = 'final') THEN
-                RAISE EXCEPTION 'the statement of % is final (A33): % of eai.% refused', changed, TG_OP, TG_TABLE_NAME
-                    USING ERRCODE = 'restrict_violation';
+            SELECT s.period INTO closed FROM eai.gpu_statements s WHERE s.period = ANY (touched) AND s.status = 'final';
+            IF FOUND AND NOT (TG_TABLE_NAME = 'gpu_statements' AND TG_OP = 'UPDATE' AND eai.is_reopening(closed)) THEN
+                RAISE EXCEPTION 'the statement of % is final (A33): % of eai.% refused', closed, TG_OP, TG_TABLE_NAME
+                    USING ERRCODE = 'restrict_violation', HINT = 'Later differences are listed in the next open month.';
             END IF;
             RETURN CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END;
         END $body$""")
-    for table in ("gpu_statements", "gpu_allocation", "gpu_allocation_totals"):
+    op.execute("""
+        CREATE FUNCTION eai.is_reopening(month text) RETURNS boolean LANGUAGE sql STABLE AS $body$
+            SELECT coalesce((
+                SELECT a.kind = 'month.reopened' AND a.payload ->> 'period' = month
+                   AND a.xmin::text = (txid_current() % 4294967296)::text
+                FROM eai.audit_events a ORDER BY a.seq DESC LIMIT 1), false)
+        $body$""")
+    for table in (
+        "gpu_statements",
+        "gpu_allocation",
+        "gpu_allocation_totals",
+        "gpu_corrections",
+        "gpu_correction_events",
+    ):
         op.execute(
             f"CREATE TRIGGER final_stays BEFORE INSERT OR UPDATE OR DELETE ON eai.{table}"
-            " FOR EACH ROW EXECUTE FUNCTION eai.refuse_change_of_final()"
+            " FOR EACH ROW EXECUTE FUNCTION eai.refuse_change_of_final();"
+            f"CREATE TRIGGER not_at_once BEFORE TRUNCATE ON eai.{table}"
+            " FOR EACH STATEMENT EXECUTE FUNCTION eai.refuse_change()"
         )
+    op.execute(
+        "CREATE TRIGGER final_stays BEFORE UPDATE OR DELETE ON eai.late_events"
+        " FOR EACH ROW EXECUTE FUNCTION eai.refuse_change_of_final();"
+        "CREATE TRIGGER not_at_once BEFORE TRUNCATE ON eai.late_events"
+        " FOR EACH STATEMENT EXECUTE FUNCTION eai.refuse_change()"
+    )
+    op.execute("""
+        CREATE FUNCTION eai.note_late_events() RETURNS trigger LANGUAGE plpgsql AS $body$
+        BEGIN
+            INSERT INTO eai.late_events (event_id, period)
+            SELECT n.event_id, s.period FROM booked n
+            JOIN eai.gpu_statements s
+              ON s.status = 'final' AND s.period = to_char(n.period_start AT TIME ZONE 'UTC', 'YYYY-MM')
+            WHERE n.usage_type <> 'llm';
+            RETURN NULL;
+        END $body$""")
+    op.execute(
+        "CREATE TRIGGER note_late AFTER INSERT ON eai.usage_events REFERENCING NEW TABLE AS booked"
+        " FOR EACH STATEMENT EXECUTE FUNCTION eai.note_late_events()"
+    )
     for function, comment in (
-        ("refuse_change", "refuses UPDATE, DELETE and TRUNCATE of what is append only"),
-        ("refuse_change_of_final", "refuses a change of a final month"),
+        ("refuse_change()", "refuses UPDATE, DELETE and TRUNCATE of what is append only"),
+        ("refuse_change_of_final()", "refuses a change of a final month (A33), unless it is being reopened"),
+        ("is_reopening(text)", "whether this transaction has just said in the audit log that it reopens the month"),
+        ("note_late_events()", "keeps which usage events were booked into a final month (A33)"),
     ):
-        op.execute(f"COMMENT ON FUNCTION eai.{function}() IS '{comment}'")
+        op.execute(f"COMMENT ON FUNCTION eai.{function} IS '{comment}'")
 
 
 def _access() -> None:
@@ -562,7 +637,7 @@ def _access() -> None:
     replaced = (
         *("deployments", "deployment_storage", "gpu_inventory", "providers", "gpu_samples", "gpu_usage", "gpu_idle"),
         *("fleet_hours", "gpu_cost_allocation", "quarantine", "hour_runs"),
-        *("gpu_statements", "gpu_allocation", "gpu_allocation_totals"),
+        *("gpu_statements", "gpu_allocation", "gpu_allocation_totals", "gpu_corrections", "gpu_correction_events"),
     )
     tenant_column = {
         "workload_events": "tenant_id",
@@ -571,6 +646,7 @@ def _access() -> None:
         "gpu_usage": "tenant_id",
         "gpu_cost_allocation": "tenant_id",
         "gpu_allocation": "tenant_id",
+        "gpu_corrections": "tenant_id",
         "usage_events": "tenant_id",
     }
     for table, column in tenant_column.items():
@@ -586,3 +662,4 @@ def _access() -> None:
         op.execute(f"GRANT SELECT, INSERT ON eai.{table} TO eai_pipeline")
     for table in replaced:
         op.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON eai.{table} TO eai_pipeline")
+    op.execute("GRANT SELECT, INSERT, DELETE ON eai.late_events TO eai_pipeline")

@@ -1,0 +1,116 @@
+"""The settings and the lake: what is on this machine.
+
+What belongs here: judging them. What does not: reading settings (`finops_pipeline.settings`), and what the lake holds.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final
+
+from finops_pipeline.accounting.config import AccountingConfig
+from finops_pipeline.accounting.diagnosis import Finding, Level
+from finops_pipeline.accounting.exact import HOUR_MS, hour_text
+from finops_pipeline.doctor.report import age_text
+from finops_pipeline.errors import FinopsError, UsageError
+from finops_pipeline.settings import Settings, accounting_tables, load_settings, read_toml
+from resources.lake import Lake
+
+ROOM_BYTES: Final = 1 << 30
+
+
+def settings_of(environ: Mapping[str, str]) -> tuple[Settings, list[Finding]]:
+    """The settings as far as they are right: each wrong variable is a finding and then left out."""
+    left, findings = dict(environ), []
+    while True:
+        try:
+            settings = load_settings(left)
+        except UsageError as error:
+            message = str(error)
+            wrong = next((name for name in re.findall(r"[A-Z][A-Z_]+", message) if name in left), None)
+            findings.append(Finding(Level.FAIL, wrong or "environment", message, where="settings"))
+            if wrong is None:
+                return Settings.model_validate({}), findings
+            del left[wrong]
+        else:
+            return settings, findings
+
+
+def needed(settings: Settings, wrong: set[str]) -> list[Finding]:
+    """What a live run cannot do without; `wrong` are variables that have a finding of their own."""
+    findings = []
+    if settings.prometheus_urls:
+        told = ", ".join(f"{cluster} ({url})" for cluster, url in settings.prometheus_urls.items())
+        findings.append(Finding(Level.OK, "clusters", f"{told}; rows without a cluster belong to the first"))
+    elif "FINOPS_PROMETHEUS_URLS" not in wrong:
+        findings.append(
+            Finding(
+                Level.FAIL,
+                "clusters",
+                "no Prometheus is named",
+                "FINOPS_PROMETHEUS_URLS=prod=http://prometheus:9090, or a bundle of files: --bundle DIR",
+            )
+        )
+    if settings.platform_tenant is None and "FINOPS_PLATFORM_TENANT" not in wrong:
+        findings.append(
+            Finding(
+                Level.FAIL,
+                "platform tenant",
+                "nobody is named to whom idle capacity is booked (A27)",
+                "FINOPS_PLATFORM_TENANT=<uuid of your own tenant>",
+            )
+        )
+    return [replace(finding, where="settings") for finding in findings]
+
+
+def config_of(settings: Settings, findings: list[Finding]) -> AccountingConfig:
+    """The accounting's tables, or the defaults where the file is wrong."""
+    tables: dict[str, Any] = {}
+    try:
+        tables = accounting_tables(read_toml(settings.config), str(settings.config)) if settings.config else {}
+    except FinopsError as error:
+        findings.append(Finding(Level.FAIL, "FINOPS_CONFIG", str(error), where="settings"))
+    return AccountingConfig(
+        platform_tenant=str(settings.platform_tenant or ""), window_seconds=settings.window_seconds, **tables
+    )
+
+
+def lake_findings(settings: Settings, now: int) -> Iterable[Finding]:
+    folder = settings.lake_folder.absolute()
+    ground = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if not ground.is_dir() or not os.access(ground, os.W_OK | os.X_OK):
+        yield Finding(
+            Level.FAIL, "folder", f"{ground} is not a folder that we may write to", "FINOPS_LAKE_URL or FINOPS_HOME"
+        )
+        return
+    try:
+        with tempfile.TemporaryFile(dir=ground) as file:
+            file.write(b"finops")
+    except OSError as error:
+        yield Finding(
+            Level.FAIL, "folder", f"{ground} cannot be written: {error.strerror}", "FINOPS_LAKE_URL or FINOPS_HOME"
+        )
+        return
+    free = shutil.disk_usage(ground).free
+    yield Finding(
+        Level.WARN if free < ROOM_BYTES else Level.OK,
+        "folder",
+        f"{folder} can be written{'' if folder.exists() else ' (the first run makes it)'}, {free / (1 << 30):.1f} GB free",
+        "make room, or FINOPS_LAKE_URL on another disk" if free < ROOM_BYTES else "",
+    )
+    lake = Lake(folder)
+    for cluster in lake.clusters("dcgm_series") if folder.exists() else ():
+        hours = lake.hours("dcgm_series", cluster)
+        age = timedelta(milliseconds=now - hours[-1] - HOUR_MS)
+        yield Finding(
+            Level.OK,
+            "hours",
+            f"{len(hours)} of cluster {cluster} have landed, {hour_text(hours[0])} to {hour_text(hours[-1])}"
+            f" (which ended {age_text(age)} ago)",
+        )

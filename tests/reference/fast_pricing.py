@@ -1,0 +1,105 @@
+"""A month priced by the pipeline's own accounting, in the shape of the reference's result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from contracts import lake
+from finops_pipeline.accounting.allocation import allocate
+from finops_pipeline.accounting.policies import PolicyBook
+from finops_pipeline.accounting.statement import statement, statement_json
+from finops_pipeline.accounting.tokens import clean_tokens
+
+from .billing import Month, Site
+from .pricing import Row, milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """One cluster's hours: GPU_COST_ALLOCATION, and the token events set aside."""
+
+    allocation: pa.Table
+    quarantine: set[tuple[str, str, str]]
+
+
+def typed(text: Any, type_: pa.DataType) -> Any:
+    if text is None:
+        return None
+    if pa.types.is_decimal(type_):
+        return Decimal(text)
+    if pa.types.is_timestamp(type_):
+        return milliseconds(text)
+    if pa.types.is_integer(type_):
+        return int(text)
+    return text == "true" if pa.types.is_boolean(type_) else text
+
+
+def table_of(rows: Iterable[Row], schema: pa.Schema) -> pa.Table:
+    """Rows of text cells in the types of the schema."""
+    return pa.Table.from_pylist([{f.name: typed(row.get(f.name), f.type) for f in schema} for row in rows], schema)
+
+
+def price_site(site: Site, hours: list[int], now: int) -> Priced:
+    """Every hour of one cluster by the pipeline."""
+    records = site.records
+    tokens, quarantine = clean_tokens(table_of(records.tokens, lake.TOKEN_USAGE), now)
+    deployments = table_of(records.deployments, lake.DEPLOYMENTS)
+    weighed = [
+        row | {"token_weights": None if row["token_weights"] is None else json.dumps(row["token_weights"])}
+        for row in records.policies
+    ]
+    book = PolicyBook.parse(table_of(weighed, lake.ALLOCATION_POLICIES), records.models)
+    usage = {hour: [row for row in site.usage if milliseconds(row["hour"]) == hour] for hour in hours}
+    idle = {hour: [row for row in site.idle if milliseconds(row["hour"]) == hour] for hour in hours}
+    allocation = pa.concat_tables(
+        allocate(
+            hour,
+            site.cluster,
+            usage=table_of(usage[hour], lake.GPU_USAGE),
+            idle=table_of(idle[hour], lake.GPU_IDLE),
+            storage=table_of(records.storage, lake.DEPLOYMENT_STORAGE),
+            tokens=tokens,
+            deployments=deployments,
+            book=book,
+            platform_tenant=records.platform_tenant,
+        )
+        for hour in hours
+    )
+    aside = {(row["source"], row["key"], row["reason"]) for row in quarantine.to_pylist()}
+    return Priced(allocation, aside)
+
+
+def price_month(month: Month) -> list[Priced]:
+    return [price_site(site, month.hours, month.now) for site in month.sites]
+
+
+def statements(priced: list[Priced], periods: Iterable[str]) -> Any:
+    """The statements of all clusters together, with the numbers of their JSON text as they are written."""
+    rows = pa.concat_tables(site.allocation for site in priced)
+    months = [f"{at:%Y-%m}" for at in rows["hour"].to_pylist()]
+    found = [
+        statement(period, "open", rows.filter(pa.array([month == period for month in months], pa.bool_())))
+        for period in periods
+    ]
+    return json.loads(statement_json(found), parse_float=str, parse_int=str)
+
+
+def cells(allocation: pa.Table) -> list[Row]:
+    """The rows of GPU_COST_ALLOCATION as the cells of `allocation.csv`."""
+
+    def cell(value: Any) -> Any:
+        if isinstance(value, datetime):
+            return f"{value:%Y-%m-%dT%H:%M:%SZ}"
+        if isinstance(value, bool):
+            return str(value).lower()
+        return f"{value:f}" if isinstance(value, Decimal) else value
+
+    rows = allocation.drop_columns(["storage_gb_hours"]).to_pylist()
+    return [{name: cell(value) for name, value in row.items()} for row in rows]

@@ -1,0 +1,104 @@
+"""The pipeline's pricing against the slow second implementation of the same rules (A5, A22-A30).
+
+The reference must give every case's `allocation.csv` and `gpu_allocation.json` from its `gpu_usage.csv`, and both must
+give the same rows and statements, cell by cell, on random months (`tests.reference.billing`).
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.reference.billing import Month, month_of
+from tests.reference.cases import rows_of
+from tests.reference.fast_pricing import cells, price_month, statements
+from tests.reference.pricing import (
+    HOUR,
+    PLACES,
+    Records,
+    Row,
+    allocate,
+    hour_text,
+    key_of,
+    milliseconds,
+    published,
+    statement,
+    whole,
+)
+from tests.reference.profiles import examples
+
+CASES = sorted(path.parent.name for path in (Path(__file__).parents[1] / "cases").glob("*/bundle.toml"))
+
+
+def idle_lines(allocation: list[Row]) -> list[Row]:
+    """The idle lines before they were spread over tenants (A27)."""
+    lines: dict[tuple[str, str], Row] = {}
+    for row in allocation:
+        if row["usage_type"] != "gpu_idle":
+            continue
+        line = lines.setdefault(
+            (row["hour"], row["gpu_model"]),
+            {name: row[name] for name in ("cluster", "hour", "gpu_model", "estimated")} | dict.fromkeys(PLACES),
+        )
+        for name, places in PLACES.items():
+            part = whole(row[name], places)
+            if part is not None:
+                line[name] = published((whole(line[name], places) or 0) + part, places)
+    return list(lines.values())
+
+
+def as_text(file: Path) -> Any:
+    """A JSON file with its numbers as they are written."""
+    return json.loads(file.read_text(encoding="utf-8"), parse_float=str, parse_int=str)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_reference_matches_case(cases: Path, name: str) -> None:
+    case = cases / name
+    bundle = tomllib.loads((case / "bundle.toml").read_text(encoding="utf-8"))
+    start, end, now = (milliseconds(str(bundle[key])) for key in ("from", "to", "now"))
+    records = Records(
+        bundle["platform_tenant"],
+        rows_of(case / "deployments.csv"),
+        rows_of(case / "token_usage.csv"),
+        json.loads((case / "allocation_policies.json").read_text(encoding="utf-8")),
+        rows_of(case / "deployment_storage.csv"),
+        bundle.get("models", {}),
+    )
+    expected = rows_of(case / "expected" / "allocation.csv")
+    usage = rows_of(case / "expected" / "gpu_usage.csv")
+    rows, quarantine = allocate(
+        bundle["cluster"], list(range(start, end, HOUR)), usage, idle_lines(expected), records, now
+    )
+    assert rows == expected
+    assert [statement(rows, "2026-10")] == as_text(case / "expected" / "gpu_allocation.json")
+    listed = rows_of(case / "expected" / "quarantine.csv")
+    assert quarantine == {
+        (row["source"], row["key"], row["reason"]) for row in listed if row["source"] == "token_usage"
+    }
+
+
+def assert_same(month: Month) -> None:
+    """Every row and cell of the allocation, the statements of both months and quarantine."""
+    fast = price_month(month)
+    rows = []
+    for site, priced in zip(month.sites, fast, strict=True):
+        expected, quarantine = allocate(site.cluster, month.hours, site.usage, site.idle, site.records, month.now)
+        found = cells(priced.allocation)
+        assert sorted(found, key=key_of) == expected
+        assert priced.quarantine == quarantine
+        rows += expected
+    periods = sorted({hour_text(hour)[:7] for hour in month.hours})
+    assert statements(fast, periods) == [statement(rows, period) for period in periods]
+
+
+@given(st.integers(0, 2**31))
+@examples(100)
+def test_random_months(seed: int) -> None:
+    assert_same(month_of(seed))
