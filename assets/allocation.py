@@ -9,8 +9,10 @@ import pyarrow as pa
 
 from assets.hours import HOURS, SINGLE_RUN, at, failing_clearly, hours_of, span_text
 from finops_pipeline.accounting.allocation import allocate
+from finops_pipeline.accounting.consumption import tenant_hours
 from finops_pipeline.accounting.exact import AccountingError
 from finops_pipeline.accounting.policies import PolicyBook
+from resources.failpoints import reached
 from resources.site import Site
 
 CHECK = "parts_make_the_whole"
@@ -79,11 +81,12 @@ def gpu_cost_allocation(
 
 def price(site: Site, cluster: str, hour: int) -> pa.Table:
     """Compute and store one hour's allocation, and what was set aside on the way."""
+    usage = site.lake.require("gpu_usage", cluster, hour)
     book = PolicyBook.parse(site.lake.require("allocation_policies", cluster, hour), site.config.models)
     allocation = allocate(
         hour,
         cluster,
-        usage=site.lake.require("gpu_usage", cluster, hour),
+        usage=usage,
         idle=site.lake.require("gpu_idle", cluster, hour),
         storage=site.lake.require("deployment_storage", cluster, hour),
         tokens=site.lake.require("token_usage", cluster, hour),
@@ -91,10 +94,15 @@ def price(site: Site, cluster: str, hour: int) -> pa.Table:
         book=book,
         platform_tenant=site.config.platform_tenant,
     )
+    hours = tenant_hours(cluster, hour, allocation, usage)
     site.lake.write("gpu_cost_allocation", cluster, hour, allocation)
+    reached("allocation landed")
+    site.lake.write("tenant_hours", cluster, hour, hours)
     with site.database.transaction() as connection:
         site.database.hour_lock(connection, cluster, at(hour))
         site.database.replace_hour(connection, "gpu_cost_allocation", cluster, [at(hour)], allocation)
+        reached("allocation replaced")
+        site.database.replace_hour(connection, "tenant_hours", cluster, [at(hour)], hours)
         site.database.replace_hour(connection, "quarantine", cluster, [at(hour)], quarantine(site, cluster, hour))
     return allocation
 

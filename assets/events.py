@@ -1,8 +1,6 @@
 """Last hourly stage: what is new against the ledger is booked, once and for ever (A31, A32, A34)."""
 
 import hashlib
-from collections.abc import Sequence
-from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -10,16 +8,20 @@ import dagster as dg
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import rfc8785
 
 from assets.allocation import quarantine
+from assets.credits import propose
 from assets.hours import HOURS, SINGLE_RUN, at, failing_clearly, hours_of, span_text
-from contracts import lake
 from finops_pipeline.accounting.arrays import texts
+from finops_pipeline.accounting.credits import Allocated
 from finops_pipeline.accounting.exact import hour_text
 from finops_pipeline.accounting.ledger import booked_sums, differences
+from finops_pipeline.accounting.lifecycle import running_intervals
+from resources.credits import credit_differences
+from resources.failpoints import reached
 from resources.postgres_arrow import Connection
 from resources.site import Site
+from resources.usage_rows import QUALITY, event_rows
 
 COVERED = "little_is_estimated"
 ESTIMATED_LIMIT = Decimal("0.10")
@@ -39,7 +41,7 @@ ESTIMATED_LIMIT = Decimal("0.10")
 )
 def usage_events(context: dg.AssetExecutionContext, site: dg.ResourceParam[Site]) -> dg.MaterializeResult:
     """One row per immutable usage event: the difference between an hour's result and what is booked of it."""
-    booked = identical = 0
+    booked = identical = proposed = 0
     shares: list[Decimal] = []
     with failing_clearly(site):
         hours = hours_of(context, site)
@@ -51,12 +53,14 @@ def usage_events(context: dg.AssetExecutionContext, site: dg.ResourceParam[Site]
                 share = estimated_share(site.lake.require("gpu_usage", cluster, hour))
                 shares += [share] if share is not None else []
                 site.progress("usage_events", hour)
+            proposed += propose(site, cluster, hours)
     highest = max(shares, default=Decimal(0))
     return dg.MaterializeResult(
         metadata={
             "hours": span_text(hours),
             "booked": booked,
             "unchanged": identical,
+            "credits_proposed": proposed,
             "highest_estimated_share": float(round(highest, 6)),
         },
         check_results=[
@@ -78,6 +82,8 @@ def book(site: Site, cluster: str, hour: int, run_id: str) -> tuple[int, int]:
         site.database.hour_lock(connection, cluster, at(hour))
         events = differences(allocation, usage, booked_sums(booked_events(site, connection, cluster, hour)))
         site.database.copy(connection, "usage_events", event_rows(events))
+        reached("events booked")
+        events += follow_with_credits(site, connection, cluster, hour)
         changed = _mark(site, connection, cluster, hour, usage, allocation, run_id)
         if events or changed:
             payload = {
@@ -87,71 +93,32 @@ def book(site: Site, cluster: str, hour: int, run_id: str) -> tuple[int, int]:
                 "events_sha256": hashlib.sha256("".join(e["content_sha256"] for e in events).encode()).hexdigest(),
             }
             site.database.append_audit(connection, "hour.published", payload, at(site.now_ms()))
+        reached("hour audited")
+    reached("hour published")
     return len(events), len(allocation)
 
 
 def booked_events(site: Site, connection: Connection, cluster: str, hour: int) -> list[dict[str, Any]]:
-    """The documents that the ledger holds of one hour."""
+    """The documents that the ledger holds of one hour, without credits, which follow what is charged."""
     found = site.database.query(
         "SELECT event_id, content_sha256, document FROM eai.usage_events"
-        " WHERE usage_type <> 'llm' AND cluster = %s AND period_start = %s",
+        " WHERE usage_type <> 'llm' AND cluster = %s AND period_start = %s AND workload_id NOT LIKE 'credit:%%'",
         (cluster, at(hour)),
         connection=connection,
     )
     return [msgspec.json.decode(document) for document in texts(found["document"])]
 
 
-def event_rows(events: Sequence[dict[str, Any]]) -> pa.Table:
-    """Usage events as columns of eai.usage_events."""
-    return pa.Table.from_pylist([_event_row(event) for event in events], schema=EVENT_ROWS)
+def follow_with_credits(site: Site, connection: Connection, cluster: str, hour: int) -> list[dict[str, Any]]:
+    """Book what the approved credits of the hour have to change by, now that its charges are booked."""
 
+    def allocated(workload: str) -> Allocated:
+        events = site.lake.require("workload_events", cluster, hour)
+        return Allocated(running_intervals(events, site.now_ms(), site.config), workload, site.config)
 
-UNITS = ("gpu_seconds", "gpu_memory_gb_seconds", "energy_wh", "storage_gb_hours")
-QUALITY = ("measured_seconds", "estimated_seconds", "missing_seconds")
-AS_IS = (
-    "event_id",
-    "schema_version",
-    "tenant_id",
-    "usage_type",
-    "source",
-    "cluster",
-    "workload_id",
-    "deployment_id",
-    "gpu_model",
-    "basis",
-    "allocation_policy_id",
-    "estimated",
-    "revision",
-    "corrects",
-    "content_sha256",
-)
-INSTANTS = ("occurred_at", "period_start", "period_end")
-EVENT_ROWS = pa.schema(
-    [lake.text(name, "") for name in AS_IS if name not in {"estimated", "revision"}]
-    + [pa.field("estimated", pa.bool_()), pa.field("revision", pa.int32())]
-    + [pa.field(name, lake.INSTANT) for name in INSTANTS]
-    + [pa.field(name, pa.decimal128(38, 9)) for name in (*UNITS, *QUALITY, "cost_amount")]
-    + [lake.text(name, "") for name in ("methods", "cost_currency", "document")]
-)
-
-
-def _event_row(event: dict[str, Any]) -> dict[str, Any]:
-    content = {name: value for name, value in event.items() if name != "content_sha256"}
-    cost, quality = event["cost"] or {}, event["quality"] or {}
-    return {
-        **{name: event[name] for name in AS_IS},
-        **{name: datetime.fromisoformat(event[name]) for name in INSTANTS},
-        **{name: _decimal(event["units"].get(name)) for name in UNITS},
-        **{name: _decimal(quality.get(name)) for name in QUALITY},
-        "cost_amount": _decimal(cost.get("amount")),
-        "cost_currency": cost.get("currency"),
-        "methods": quality.get("methods", ""),
-        "document": rfc8785.dumps(content).decode(),
-    }
-
-
-def _decimal(value: object) -> Decimal | None:
-    return None if value is None else Decimal(str(value))
+    events = credit_differences(site.database, connection, cluster, [hour], allocated)
+    site.database.copy(connection, "usage_events", event_rows(events))
+    return events
 
 
 def estimated_share(usage: pa.Table) -> Decimal | None:

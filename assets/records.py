@@ -18,6 +18,7 @@ from finops_pipeline.accounting.exact import HOUR_MS
 from finops_pipeline.accounting.lifecycle import running_intervals
 from finops_pipeline.accounting.records import events_of_hour, tokens_of_hour, within
 from finops_pipeline.accounting.tokens import clean_tokens
+from resources.failpoints import reached
 from resources.site import Site
 
 ALL_TIME = (datetime(1970, 1, 2, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
@@ -61,6 +62,7 @@ def land_records(site: Site, cluster: str, hours: Sequence[int]) -> int:
         site.lake.write("workload_events", cluster, hour, events_of_hour(events, hour, labels, site.config))
         site.lake.write("token_usage", cluster, hour, tokens_of_hour(tokens, hour))
         site.lake.write("rejected_records", cluster, hour, rejected)
+        reached("records half landed")
         for table in WHOLE_TABLES:
             site.lake.write(table, cluster, hour, read[table])
         site.progress("platform_records", hour)

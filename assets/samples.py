@@ -1,5 +1,6 @@
 """Third stage: windows of every device, who held it, and how gaps were filled (A7-A20)."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 import dagster as dg
@@ -8,10 +9,12 @@ import pyarrow.compute as pc
 
 from assets.hours import HOURS, SINGLE_RUN, at, failing_clearly, hours_of, span_text
 from finops_pipeline.accounting.around import summarise
+from finops_pipeline.accounting.arrays import texts
 from finops_pipeline.accounting.config import REACH_HOURS
 from finops_pipeline.accounting.exact import HOUR_MS
 from finops_pipeline.accounting.hour import HourSamples, sample_hour
 from finops_pipeline.accounting.readings import read_hour
+from resources.failpoints import reached
 from resources.postgres import attributed
 from resources.site import Site
 
@@ -22,8 +25,10 @@ TABLES = {
     "fleet_states": "states",
     "rejected_readings": "rejected",
     "hour_facts": "facts",
+    "findings": "findings",
 }
 """Lake table -> field of HourSamples."""
+CHECK = "findings"
 EVENTS_AND_DEVICES = ("workload_events", "deployments", "gpu_inventory")
 
 
@@ -33,10 +38,16 @@ EVENTS_AND_DEVICES = ("workload_events", "deployments", "gpu_inventory")
     group_name="hourly",
     kinds={"parquet", "postgres"},
     deps=["dcgm_series", "platform_records"],
+    check_specs=[
+        dg.AssetCheckSpec(
+            CHECK, asset="gpu_samples", description="Nothing in these hours that a person should look at, by kind."
+        )
+    ],
 )
 def gpu_samples(context: dg.AssetExecutionContext, site: dg.ResourceParam[Site]) -> dg.MaterializeResult:
     """One row per window and visible device: utilization, memory, power, whether estimated, and by which method."""
     rows = estimated = 0
+    kinds: Counter[str] = Counter()
     with failing_clearly(site):
         hours = hours_of(context, site)
         for cluster in site.doors:
@@ -45,9 +56,20 @@ def gpu_samples(context: dg.AssetExecutionContext, site: dg.ResourceParam[Site])
                 found = sample(site, cluster, hour, around)
                 rows += len(found.samples)
                 estimated += pc.sum(found.samples["estimated"]).as_py() or 0
+                kinds.update(texts(found.findings["kind"]).tolist())
                 site.progress("gpu_samples", hour)
     share = round(estimated / rows, 6) if rows else 0.0
-    return dg.MaterializeResult(metadata={"hours": span_text(hours), "rows": rows, "estimated_share": share})
+    return dg.MaterializeResult(
+        metadata={"hours": span_text(hours), "rows": rows, "estimated_share": share, "findings": kinds.total()},
+        check_results=[
+            dg.AssetCheckResult(
+                passed=not kinds,
+                check_name=CHECK,
+                severity=dg.AssetCheckSeverity.WARN,
+                metadata=dict(sorted(kinds.items())),
+            )
+        ],
+    )
 
 
 def sample(site: Site, cluster: str, hour: int, around: "Summaries") -> HourSamples:
@@ -57,10 +79,14 @@ def sample(site: Site, cluster: str, hour: int, around: "Summaries") -> HourSamp
     found = sample_hour(cluster, hour, series, around.of(hour), records, site.now_ms(), site.config)
     for table, field in TABLES.items():
         site.lake.write(table, cluster, hour, getattr(found, field))
+        reached(f"{table} landed")
     with site.database.transaction() as connection:
         site.database.hour_lock(connection, cluster, at(hour))
-        rows = attributed(found.samples, site.config.platform_tenant)
-        site.database.replace_hour(connection, "gpu_samples", cluster, [at(hour)], rows)
+        for table, rows in (("gpu_samples", found.samples), ("findings", found.findings)):
+            site.database.replace_hour(
+                connection, table, cluster, [at(hour)], attributed(rows, site.config.platform_tenant)
+            )
+            reached(f"{table} replaced")
     return found
 
 

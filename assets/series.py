@@ -17,6 +17,7 @@ from finops_pipeline.accounting.around import summarise
 from finops_pipeline.accounting.config import REACH_HOURS
 from finops_pipeline.accounting.exact import HOUR_MS
 from finops_pipeline.accounting.readings import read_hour
+from resources.failpoints import reached
 from resources.series import window
 from resources.site import Site
 
@@ -109,6 +110,7 @@ def _land_some(site: Site, cluster: str, begin: int, end: int, landed: set[int])
 
 def _write(site: Site, cluster: str, hour: int, series: pa.Table) -> None:
     site.lake.write("dcgm_series", cluster, hour, series)
+    reached("series landed")
     _summarise(site, cluster, hour, series)
 
 

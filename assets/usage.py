@@ -13,6 +13,7 @@ from finops_pipeline.accounting.exact import AccountingError
 from finops_pipeline.accounting.hour import account_hour
 from finops_pipeline.accounting.storage import storage_usage
 from finops_pipeline.accounting.usage import HourUsage
+from resources.failpoints import reached
 from resources.postgres import attributed
 from resources.site import Site
 
@@ -75,9 +76,11 @@ def use(site: Site, cluster: str, hour: int) -> HourUsage:
     tables = {"gpu_usage": usage, "gpu_idle": found.idle, "fleet_hours": found.fleet}
     for table, rows in tables.items():
         site.lake.write(table, cluster, hour, rows)
+    reached("usage landed")
     tables["gpu_usage"] = attributed(usage, site.config.platform_tenant)
     with site.database.transaction() as connection:
         site.database.hour_lock(connection, cluster, at(hour))
         for table, rows in tables.items():
             site.database.replace_hour(connection, table, cluster, [at(hour)], rows)
+            reached(f"{table} replaced")
     return HourUsage(usage, found.idle, found.fleet)

@@ -47,6 +47,8 @@ app = typer.Typer(
 )
 policies_app = typer.Typer(help="What a GPU-hour, a kWh and a GB-month cost.", no_args_is_help=True)
 app.add_typer(policies_app, name="policies")
+audit_app = typer.Typer(help="The hash-chained log of all that was published and decided.", no_args_is_help=True)
+app.add_typer(audit_app, name="audit")
 
 
 class Format(StrEnum):
@@ -202,9 +204,107 @@ def statement(
     month = _month(period)
     with open_database(_settings()) as database:
         result = read_statement(database, month)
-    if not result["items"]:
+    if not result["items"] and "corrections" not in result:
         raise UsageError(f"{month}: no hour of this month is computed yet; finops backfill --from {month}-01T00:00Z")
     typer.echo(statement_text(result if tenant is None else of_tenant(result, str(tenant)), format_), nl=False)
+
+
+@app.command("close", short_help="Make a month final, or say exactly what is missing.")
+def close_period(
+    period: Annotated[str, typer.Argument(metavar="MONTH", help="Like 2026-10.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only judge the month.")] = False,
+    began: Annotated[
+        list[str] | None, typer.Option(metavar="CLUSTER=HOUR", help="This cluster's first hour lies in the month.")
+    ] = None,
+    ended: Annotated[
+        list[str] | None, typer.Option(metavar="CLUSTER=HOUR", help="This cluster ended in the month, at this hour.")
+    ] = None,
+    accept: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="Accept this input in conflict (needs --reason).")
+    ] = None,
+    reason: Annotated[str | None, typer.Option(help="Why; the audit log keeps it.")] = None,
+    json_output: Json = False,
+) -> None:
+    """Make a month final if nothing is missing (A33); its statement never changes again.
+
+    What is booked into it later is listed in the next open month's statement. Exit code 3: something is missing.
+    """
+    from finops_pipeline.closing import Request, close_month, lives_of
+    from resources.site import open_database
+
+    settings = _settings()
+    asked = Request(
+        _month(period),
+        clusters=tuple(settings.prometheus_urls),
+        min_coverage=settings.min_coverage,
+        lives=lives_of(_cluster_hours("--began", began), _cluster_hours("--ended", ended)),
+        accepted=tuple(accept or ()),
+        reason=reason,
+    )
+    with open_database(settings) as database:
+        closing = close_month(database, asked, datetime.now(UTC), dry_run=dry_run)
+    _print(closing.data, closing.text, json_output)
+    if not closing.gate.open:
+        raise typer.Exit(INCOMPLETE)
+
+
+@app.command("reopen", short_help="Make a final month open again, for a reason.")
+def reopen_period(
+    period: Annotated[str, typer.Argument(metavar="MONTH", help="Like 2026-10.")],
+    reason: Annotated[str, typer.Option(help="Why; the audit log keeps it.")],
+    json_output: Json = False,
+) -> None:
+    """Make a final month open again; the audit log keeps the reason."""
+    from resources.site import open_database
+    from resources.statements import reopen
+
+    month = _month(period)
+    if not reason.strip():
+        raise UsageError("--reason is empty: say why the month is reopened")
+    with open_database(_settings()) as database:
+        reopen(database, month, reason, datetime.now(UTC))
+    _print({"period": month, "status": "open", "reason": reason}, f"{month} is open again\n", json_output)
+
+
+@audit_app.command("verify", short_help="Verify the audit log, its anchor, and the ledger against both.")
+def verify_audit(json_output: Json = False) -> None:
+    """Verify the audit log, its anchor, and the ledger against both (A34).
+
+    Exit codes: 0 intact; 10 an entry was changed, 11 removed, 12 inserted, 13 reordered; 14 the tail was cut off,
+    15 the chain was rewritten, 16 an old backup was restored; 17 a usage event was changed, 18 removed, 19 added;
+    20 a policy, statement or hour is not what the log says; 21 the anchor file is missing. Of several, the first.
+    """
+    from finops_pipeline.audit import verify
+    from resources.site import open_database
+
+    with open_database(_settings()) as database:
+        found = verify(database)
+    _print(found.data, found.text, json_output)
+    if found.exit_code:
+        raise typer.Exit(found.exit_code)
+
+
+@app.command("balance", short_help="Prove usage x price = booked = stated, in SQL alone.")
+def trial_balance(
+    period: Annotated[str | None, typer.Argument(metavar="[MONTH]", help="Like 2026-10; without it, all.")] = None,
+    json_output: Json = False,
+) -> None:
+    """Prove usage x price = allocated = booked = stated, per tenant and in total, in SQL from Postgres alone.
+
+    Exit code 1: something does not balance.
+    """
+    from dataclasses import asdict
+
+    from finops_pipeline.show import balance_table
+    from resources.balance import trial_balance as proofs_of
+    from resources.site import open_database
+
+    with open_database(_settings()) as database:
+        proofs = proofs_of(database, None if period is None else _month(period))
+    _print([asdict(proof) for proof in proofs], balance_table(proofs), json_output)
+    wrong = sum(not proof.holds for proof in proofs)
+    if wrong:
+        _fail(f"{wrong} of {len(proofs)} proofs do not hold", 1)
 
 
 @policies_app.command("add", short_help="Add policies from a file.")
@@ -263,9 +363,9 @@ def doctor(bundle: BundleFolder = None, json_output: Json = False) -> None:
     from finops_pipeline.doctor import as_json, as_text, diagnose, failed
     from finops_pipeline.settings import environment
 
-    findings = diagnose(environment(), bundle)
-    _print(as_json(findings), as_text(findings), json_output)
-    if failed(findings):
+    remarks = diagnose(environment(), bundle)
+    _print(as_json(remarks), as_text(remarks), json_output)
+    if failed(remarks):
         raise SystemExit(1)
 
 
@@ -349,6 +449,17 @@ def _hour(option: str, text: str) -> datetime:
     except ValueError:
         raise UsageError(f"{option} {text}: not a time like 2026-10-01T10:00Z") from None
     return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
+
+
+def _cluster_hours(option: str, texts: list[str] | None) -> dict[str, datetime]:
+    """`CLUSTER=HOUR` options; UsageError for one that is none."""
+    hours: dict[str, datetime] = {}
+    for text in texts or ():
+        cluster, equals, hour = text.partition("=")
+        if not cluster or not equals:
+            raise UsageError(f"{option} {text}: write CLUSTER=HOUR, like edge=2026-10-14T06:00Z")
+        hours[cluster] = _hour(option, hour)
+    return hours
 
 
 def _month(text: str) -> str:

@@ -52,6 +52,7 @@ def export(
     site: Site, first: datetime, past: datetime, months: Sequence[str], booked: Sequence[str], out: Path
 ) -> None:
     """Write the files of the hours of `[first, past)` into `out`; each appears complete or not at all."""
+    out.mkdir(parents=True, exist_ok=True)
     hours = range(int(first.timestamp()) * 1000, int(past.timestamp()) * 1000, HOUR_MS)
     for name, (table, schema, key) in TABLES.items():
         rows = [site.lake.require(table, cluster, hour) for cluster in sorted(site.doors) for hour in hours]

@@ -32,6 +32,7 @@ from finops_pipeline.accounting.exact import hour_text
 from finops_pipeline.accounting.statement import statement_json
 from finops_pipeline.errors import UsageError
 from finops_pipeline.settings import Settings
+from resources.balance import Proof
 from resources.lake import Lake
 from resources.site import Site
 
@@ -40,6 +41,8 @@ WIDE = 500
 """Columns of a table that nobody's terminal has to fit."""
 QUIET_SECONDS = 10.0
 """Where lines are written instead of a bar, a stage says how far it is this often."""
+PROOFS = {"priced": "usage x price", "booked": "allocated = booked", "stated": "booked = stated"}
+"""What the proofs of the trial balance are called."""
 ITEM_COLUMNS = (
     "tenant_id",
     "deployment_id",
@@ -224,34 +227,59 @@ def statement_text(result: Mapping[str, Any], format_: str) -> str:
 
 
 def statement_csv(result: Mapping[str, Any]) -> str:
-    """Items of a statement, a line each."""
+    """Lines of a statement, a row each; corrections have their hour in a column of their own."""
+    corrections = result.get("corrections", ())
+    columns = [*ITEM_COLUMNS, "hour"] if corrections else ITEM_COLUMNS
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(ITEM_COLUMNS)
-    for item in result["items"]:
-        row = {**item, **item["allocated"], "estimated": str(item["estimated"]).lower()}
-        writer.writerow(["" if row[name] is None else row[name] for name in ITEM_COLUMNS])
+    writer.writerow(columns)
+    for line in (*result["items"], *corrections):
+        row = {"hour": None, **line, **line["allocated"], "estimated": str(line["estimated"]).lower()}
+        writer.writerow(["" if row[name] is None else row[name] for name in columns])
     return text.getvalue()
 
 
 def statement_table(result: Mapping[str, Any]) -> str:
-    """Items and totals of a statement."""
-    if not result["items"]:
+    """Items, corrections and totals of a statement."""
+    corrections = result.get("corrections", ())
+    if not result["items"] and not corrections:
         return f"Statement of {result['period']} ({result['status']}): no items\n"
     return table_text(
         ("tenant", "deployment", "GPU-hours", "GB-hours", "kWh", "amount", "", "estimated"),
         (
             [
-                item["tenant_id"],
-                item["deployment_id"],
-                *_amounts(item, item["allocated"]),
-                "partly" if item["estimated"] else "no",
+                line["tenant_id"],
+                f"{line['deployment_id']}, correction of {line['hour']}" if "hour" in line else line["deployment_id"],
+                *_amounts(line, line["allocated"]),
+                "partly" if line["estimated"] else "no",
             ]
-            for item in result["items"]
+            for line in (*result["items"], *corrections)
         ),
         f"Statement of {result['period']} ({result['status']})",
         totals=[["total", "", *_amounts(total, total), ""] for total in result["totals"]],
     )
+
+
+def balance_table(proofs: Sequence[Proof]) -> str:
+    """The amounts of a trial balance, and every proof that does not hold."""
+    shown = [proof for proof in proofs if proof.measure == "amount" or not proof.holds]
+    if not shown:
+        return "nothing is published yet\n"
+    table = table_text(
+        ("month", "proof", "tenant", "", "left", "right", "difference", "holds"),
+        (
+            [
+                proof.period,
+                PROOFS[proof.proof] if proof.measure == "amount" else f"{PROOFS[proof.proof]}, {proof.measure}",
+                proof.tenant_id or "all",
+                proof.currency or "unpriced",
+                *(f"{value:f}" for value in (proof.left, proof.right, proof.difference)),
+                "yes" if proof.holds else "NO",
+            ]
+            for proof in shown
+        ),
+    )
+    return table + "".join(f"{proof.period}, {proof.proof}: {proof.fault}\n" for proof in shown if proof.fault)
 
 
 def _amounts(units: Mapping[str, Any], cost: Mapping[str, Any]) -> list[object]:

@@ -47,7 +47,6 @@ def trial_balance(database: Database, period: str | None = None) -> list[Proof]:
                 "first": bounds[0],
                 "past": bounds[1],
                 "digits": json.dumps({code: minor_digits(code) for code in _currencies(database, connection)}),
-                "credits": [],
             },
             connection=connection,
         )

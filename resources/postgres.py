@@ -51,7 +51,7 @@ _PLATFORM = (
     "gpu_inventory",
 )
 _IN_ARRIVAL_ORDER = frozenset({"workload_events", "usage_events", "quarantine"})
-_WITHOUT_HOLDER = frozenset({"gpu_samples", "gpu_usage"})
+_WITHOUT_HOLDER = frozenset({"gpu_samples", "gpu_usage", "findings"})
 _KEYS = frozenset(
     (
         "cluster",
@@ -63,6 +63,9 @@ _KEYS = frozenset(
         "mig_instance",
         "tenant_id",
         "usage_type",
+        "kind",
+        "subject",
+        "placed_class",
     )
 )
 
@@ -161,6 +164,10 @@ class Database:
         """Wait to be the only one who publishes, closes or reopens a statement; take it before `month_lock`."""
         _lock(connection, "statements")
 
+    def credits_lock(self, connection: Connection, cluster: str) -> None:
+        """Wait to be the only one who proposes or decides credits of a cluster; take it after the hours' locks."""
+        _lock(connection, f"credits|{cluster}")
+
     # Reading
 
     def query(
@@ -207,9 +214,9 @@ class Database:
         )
         return self.query(bound, (cluster, start, end), schema=schema, connection=connection)
 
-    def read_policies(self) -> pa.Table:
+    def read_policies(self, connection: Connection | None = None) -> pa.Table:
         """All policies (ALLOCATION_POLICIES), by id."""
-        return self.query(_platform_sql("allocation_policies"), schema=lake.ALLOCATION_POLICIES)
+        return self.query(_platform_sql("allocation_policies"), schema=lake.ALLOCATION_POLICIES, connection=connection)
 
     def read_platform(self, cluster: str, start: datetime, end: datetime, default_cluster: bool) -> dict[str, pa.Table]:
         """What the platform recorded that the hours of [start, end) can need, as one snapshot, in the lake's schemas.
@@ -261,7 +268,7 @@ class Database:
         Returns the row count.
 
         `data` may lack `cluster`, and `hour` if there is just one; rows outside `hours` are a ValueError. Rows of
-        nobody in `gpu_samples` and `gpu_usage` must have passed through `attributed`.
+        nobody in `gpu_samples`, `gpu_usage` and `findings` must have passed through `attributed`.
         """
         time = _time_column(table)
         data = with_constant(data, "cluster", cluster)
@@ -414,7 +421,7 @@ class Database:
 
 
 def attributed(data: pa.Table, platform_tenant: str | UUID) -> pa.Table:
-    """`gpu_samples` or `gpu_usage` as stored: rows of nobody belong to the platform tenant and say so."""
+    """`gpu_samples`, `gpu_usage` or `findings` as stored: rows of nobody belong to the platform tenant and say so."""
     owner: Any = pc.coalesce(data["tenant_id"], pa.scalar(str(platform_tenant)))
     stored = data.set_column(data.schema.get_field_index("tenant_id"), "tenant_id", owner)
     return stored.append_column("attributed", data["tenant_id"].is_valid())

@@ -21,7 +21,7 @@ from finops_pipeline.accounting.arrays import texts
 from finops_pipeline.accounting.exact import decimal_of, hour_text, units_of
 from finops_pipeline.accounting.policies import minor_digits
 from finops_pipeline.accounting.statement import CORRECTIONS, UNITS, statement
-from resources.postgres import Database
+from resources.postgres import Database, sql_file
 from resources.postgres_arrow import Connection
 
 STATEMENT_TABLES = {"items": "gpu_allocation", "totals": "gpu_allocation_totals", "corrections": "gpu_corrections"}
@@ -96,17 +96,13 @@ def first_open_month(database: Database, period: str) -> str:
 
 
 def unlisted_events(database: Database, period: str, connection: Connection) -> pa.Table:
-    """CORRECTIONS, with `event_id`, that the open month `period` lists: it is the first open one after theirs (A33)."""
+    """CORRECTIONS, with `event_id`, that the open month `period` lists, in order of booking (A33).
+
+    They are what was booked late in the final months right before it and is in no final statement, and its own credits.
+    """
     return database.query(
-        "SELECT e.event_id, e.period_start AS hour, e.tenant_id::text, e.deployment_id, e.cost_currency AS currency,"
-        " e.allocation_policy_id AS policy_id, e.gpu_seconds, e.gpu_memory_gb_seconds, e.energy_wh,"
-        " e.cost_amount AS amount, e.estimated"
-        " FROM eai.late_events l JOIN eai.usage_events e USING (event_id)"
-        " WHERE e.usage_type <> 'llm' AND l.period = ANY(%s) AND NOT EXISTS ("
-        "   SELECT FROM eai.gpu_correction_events c JOIN eai.gpu_statements s USING (period)"
-        "   WHERE s.status = 'final' AND c.event_id = l.event_id)"
-        " ORDER BY e.seq",
-        (final_months_before(period, final_months(database, connection)),),
+        sql_file("unlisted_events"),
+        (final_months_before(period, final_months(database, connection)), *month_bounds(period)),
         schema=UNLISTED,
         connection=connection,
     )

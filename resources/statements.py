@@ -18,6 +18,7 @@ import pyarrow as pa
 from contracts import lake
 from finops_pipeline.accounting.statement import statement_sha256
 from finops_pipeline.errors import UsageError
+from resources.failpoints import reached
 from resources.postgres import Database
 from resources.postgres_arrow import Connection, with_constant
 from resources.published import (
@@ -65,10 +66,12 @@ def close(
     period = result["period"]
     final = {**result, "status": "final"}
     _store(database, connection, final, unlisted)
+    reached("final statement stored")
     # What was late in an earlier life as a final month is in the month's own items now.
     connection.execute("DELETE FROM eai.late_events WHERE period = %s", (period,))
     connection.execute("UPDATE eai.gpu_statements SET status = 'final', final_at = %s WHERE period = %s", (now, period))
     database.append_audit(connection, "month.closed", {**audit_facts(final), **facts}, now)
+    reached("month closed")
     return final
 
 
@@ -108,6 +111,7 @@ def _publish(database: Database, connection: Connection, period: str, now: datet
     unlisted = unlisted_events(database, period, connection)
     result = open_statement(database, period, unlisted, connection)
     if _store(database, connection, result, unlisted):
+        reached("statement stored")
         database.append_audit(connection, "statement.published", audit_facts(result), now)
     return result
 

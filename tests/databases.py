@@ -43,3 +43,7 @@ class Databases:
                 )
             )
         return urlunsplit(urlsplit(self._server.url)._replace(path=f"/{name}"))
+
+    def admin(self, url: str) -> str:
+        """URL of the same database as the administrator."""
+        return urlunsplit(urlsplit(self._server.admin_url)._replace(path=urlsplit(url).path))

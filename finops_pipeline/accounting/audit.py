@@ -234,6 +234,9 @@ class _Chain:
                 self._findings.add(Tampering.CHANGED, f"entry {number}", f"it follows entry {self._last}")
                 blamed = True
             self._move(number, {sha256, entry.entry_sha256})
+        elif previous in self._before and self._blamed:
+            blamed = True
+            self._move(number, {sha256, entry.entry_sha256})
         elif previous in self._before:
             self._findings.add(Tampering.INSERTED, f"entry {self._last}", f"entry {number} follows the one before it")
             self._move(number, {sha256, entry.entry_sha256})
@@ -248,13 +251,15 @@ class _Chain:
     def _broken(self, entry: Entry, number: int, previous: str, sha256: str) -> bool:
         """A link that does not hold; whether this entry is to blame."""
         ahead = next((seq for tip in sorted(self._tip) if (seq := self._links.follower(tip)) is not None), None)
-        behind = self._links.entry(previous)
+        elsewhere = self._links.entry(previous) is not None or (
+            previous == GENESIS and self._links.follower(GENESIS) == entry.seq
+        )
         where = f"entry {number}"
-        blamed = False
-        if ahead is not None and behind is None:
+        blamed = elsewhere
+        if ahead is not None and not elsewhere:
             self._findings.add(Tampering.INSERTED, where, f"nothing is before it, and entry {self._last} goes on later")
             return True
-        if behind is not None:
+        if elsewhere:
             self._findings.add(Tampering.REORDERED, where, f"it follows entry {self._last}, but belongs after another")
         elif number > self._last + 1:
             gone = f"entries {self._last + 1} to {number - 1}" if number > self._last + 2 else f"entry {number - 1}"

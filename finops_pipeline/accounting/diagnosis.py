@@ -27,7 +27,7 @@ from finops_pipeline.accounting.readings import NO_LABELS, HourReadings, SeriesC
 BUSY: Final = RATIO * FINE // 20
 """Mean utilization above which a device without a workload label is worth a look: 5 %."""
 SHOWN: Final = 3
-"""Examples named in a finding."""
+"""Examples named in a remark."""
 MILLISECONDS: Final = 1000
 STILL_THERE_MS: Final = 60_000
 """A device is not called silent before 2.5 times this long."""
@@ -64,7 +64,7 @@ _REPLICA: Final = re.compile(r"replica|^prometheus$")
 
 
 class Level(StrEnum):
-    """How much a finding matters."""
+    """How much a remark matters."""
 
     OK = "ok"
     """as it should be, or only worth knowing"""
@@ -75,7 +75,7 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class Remark:
     """One thing that the doctor looked at."""
 
     level: Level
@@ -89,7 +89,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class SeriesDiagnosis:
-    findings: list[Finding]
+    remarks: list[Remark]
     models: frozenset[str]
     """the platform's names of the models that were seen"""
 
@@ -113,7 +113,7 @@ def diagnose_series(
     if not known:
         return SeriesDiagnosis([_nothing(names, start, end)], frozenset())
     seen = _Seen.of(series, start, end, config)
-    findings = [_without_uuid(seen)]
+    remarks = [_without_uuid(seen)]
     if len(seen.hour.devices):
         checks = (
             _devices,
@@ -131,10 +131,10 @@ def diagnose_series(
             _limits,
             _rejected,
         )
-        findings += [finding for check in checks for finding in check(seen)]
-        findings.append(_unused(seen, names))
+        remarks += [remark for check in checks for remark in check(seen)]
+        remarks.append(_unused(seen, names))
     return SeriesDiagnosis(
-        [finding for finding in findings if finding is not None], frozenset(seen.hour.devices.model.tolist())
+        [remark for remark in remarks if remark is not None], frozenset(seen.hour.devices.model.tolist())
     )
 
 
@@ -229,10 +229,10 @@ def _intervals(hour: HourReadings) -> list[int | None]:
     return found
 
 
-def _nothing(names: Collection[str], start: int, end: int) -> Finding:
+def _nothing(names: Collection[str], start: int, end: int) -> Remark:
     others = sorted(names)
     guess = next((name for name in others if likely_quantity(name)), None)
-    return Finding(
+    return Remark(
         Level.FAIL,
         "metrics",
         f"no DCGM metric that is configured has a sample in {_minutes(end - start)}"
@@ -253,7 +253,7 @@ def _metric_entry(name: str) -> str:
     return f'in FINOPS_CONFIG: [metrics] {name} = {{quantity = "{quantity.name.lower()}", factor = {factor}}}'
 
 
-def _without_uuid(seen: _Seen) -> Finding | None:
+def _without_uuid(seen: _Seen) -> Remark | None:
     lost = [row for row in seen.rows if not row.key and row.samples and row.metric in seen.config.metrics]
     if not lost:
         return None
@@ -262,33 +262,33 @@ def _without_uuid(seen: _Seen) -> Finding | None:
     if carriers:
         names = [*seen.config.labels.uuid, carriers.most_common(1)[0][0]]
         remedy = f"in FINOPS_CONFIG: [labels] uuid = {_toml_list(names)}"
-    return Finding(
+    return Remark(
         Level.FAIL if not seen.by_device else Level.WARN,
         "uuid",
-        f"{_count(len(lost), 'series')} of {_listed(sorted({row.metric for row in lost}))} carry no uuid"
+        f"{_count(len(lost), 'series')} of {_listed(sorted({row.metric for row in lost}))} without a uuid"
         f" ({', '.join(seen.config.labels.uuid)}): they are left out",
         remedy,
     )
 
 
-def _devices(seen: _Seen) -> Iterable[Finding]:
+def _devices(seen: _Seen) -> Iterable[Remark]:
     models = Counter(seen.hour.devices.model.tolist())
-    yield Finding(
+    yield Remark(
         Level.OK,
         "devices",
         f"{_count(len(seen.hour.devices), 'device')} on {_count(len(seen.hour.boards), 'board')}: "
         + ", ".join(f"{count} x {model or '(no modelName)'}" for model, count in sorted(models.items())),
     )
     if models.get(""):
-        yield Finding(
+        yield Remark(
             Level.WARN,
             "models",
-            f"{_count(models[''], 'device')} tell no model ({', '.join(seen.config.labels.model)})",
+            f"{_count(models[''], 'device')} without a model ({', '.join(seen.config.labels.model)})",
             "in FINOPS_CONFIG: [labels] model = [the label that has it]",
         )
 
 
-def _quantities(seen: _Seen) -> Iterable[Finding]:
+def _quantities(seen: _Seen) -> Iterable[Remark]:
     """Which metric each quantity comes from, and the devices that have none (A9)."""
     for what, quantities, otherwise, metrics in _NEEDS:
         of_board = what == "energy"
@@ -297,21 +297,21 @@ def _quantities(seen: _Seen) -> Iterable[Finding]:
         without = [owner for index, owner in enumerate(owners) if index not in with_reading]
         sources = _sources(seen, quantities, of_board=of_board)
         if sources:
-            yield Finding(
+            yield Remark(
                 Level.OK,
                 what,
                 ", ".join(f"{name} ({_count(count, 'board' if of_board else 'device')})" for name, count in sources),
             )
         if without:
-            yield Finding(
+            yield Remark(
                 Level.WARN,
                 what,
-                f"{len(without)} of {_count(len(owners), 'board' if of_board else 'device')} have no valid reading of"
+                f"{len(without)} of {_count(len(owners), 'board' if of_board else 'device')} without a valid reading of"
                 f" {what} ({_listed(without)}): {otherwise}",
                 _missing_remedy(seen, quantities, set(without), metrics),
             )
     if not len(seen.hour.values[Quantity.ENERGY].owner) and len(seen.hour.values[Quantity.POWER].owner):
-        yield Finding(
+        yield Remark(
             Level.WARN,
             "energy",
             "there is power but no energy counter: energy in a gap is estimated instead of read from the counter",
@@ -336,11 +336,11 @@ def _missing_remedy(seen: _Seen, quantities: tuple[Quantity, ...], without: set[
     return f"export {metrics} {_COUNTERS}, or name what has it in FINOPS_CONFIG: [metrics]"
 
 
-def _unused(seen: _Seen, names: Collection[str]) -> Finding | None:
+def _unused(seen: _Seen, names: Collection[str]) -> Remark | None:
     others = sorted(name for name in names if name not in seen.config.metrics and likely_quantity(name))
     if not others:
         return None
-    return Finding(
+    return Remark(
         Level.OK,
         "other metrics",
         f"not used, though of the kind: {_listed(others, len(others))}",
@@ -348,14 +348,14 @@ def _unused(seen: _Seen, names: Collection[str]) -> Finding | None:
     )
 
 
-def _conventions(seen: _Seen) -> Iterable[Finding]:
+def _conventions(seen: _Seen) -> Iterable[Remark]:
     """Which generations of exporters wrote this, by names and labels."""
     generations: dict[str, set[str]] = defaultdict(set)
     for row in seen.used:
         generations[_generation(row)].add(row.board)
     drivers = sorted({driver for row in seen.used if (driver := row.labels.get("DCGM_FI_DRIVER_VERSION"))})
     told = ", ".join(f"{name} ({_count(len(boards), 'board')})" for name, boards in sorted(generations.items()))
-    yield Finding(
+    yield Remark(
         Level.OK, "exporters", f"names and labels of {told}" + (f"; driver {_listed(drivers, 5)}" if drivers else "")
     )
 
@@ -370,12 +370,12 @@ def _generation(row: _Row) -> str:
     return "no known dcgm-exporter (no host label)"
 
 
-def _nodes(seen: _Seen) -> Iterable[Finding]:
+def _nodes(seen: _Seen) -> Iterable[Remark]:
     nodes = Counter(seen.hour.devices.node.tolist())
     pods = sorted(node for node in nodes if seen.config.labels.exporter_pattern in node)
     if pods:
         better = [name for name in ("node", "kubernetes_node") if any(name in row.labels for row in seen.used)]
-        yield Finding(
+        yield Remark(
             Level.WARN,
             "nodes",
             f"{_listed(pods)} is the exporter's pod, not a node: the node's name changes whenever the pod does",
@@ -384,21 +384,21 @@ def _nodes(seen: _Seen) -> Iterable[Finding]:
             else "add the node's name as a label (relabelling of the scrape job, or a newer exporter)",
         )
     if nodes.get(""):
-        yield Finding(
+        yield Remark(
             Level.WARN,
             "nodes",
-            f"{_count(nodes[''], 'device')} tell no node ({', '.join(seen.config.labels.node)})",
+            f"{_count(nodes[''], 'device')} without a node ({', '.join(seen.config.labels.node)})",
             "in FINOPS_CONFIG: [labels] node = [the label that has it]",
         )
 
 
-def _workload_labels(seen: _Seen) -> Iterable[Finding]:
+def _workload_labels(seen: _Seen) -> Iterable[Remark]:
     """honorLabels, and whether the exporter's own pod is recognised (A8)."""
     exported = [row for row in seen.used if row.labels.get("exported_pod")]
     direct = [row for row in seen.used if row.workload is not None and not row.labels.get("exported_pod")]
     own_of_idle = [row for row in seen.used if row.workload is None and row.labels.get("pod")]
     if exported:
-        yield Finding(
+        yield Remark(
             Level.OK,
             "honorLabels",
             "false: the workload is in exported_pod, and pod is the exporter"
@@ -409,10 +409,10 @@ def _workload_labels(seen: _Seen) -> Iterable[Finding]:
             ),
         )
     elif direct:
-        yield Finding(Level.OK, "honorLabels", f"true, or no clash: the workload is in {_group_names(seen, direct)}")
+        yield Remark(Level.OK, "honorLabels", f"true, or no clash: the workload is in {_group_names(seen, direct)}")
     if own_of_idle:
         pods = sorted({row.labels["pod"] for row in own_of_idle})
-        yield Finding(
+        yield Remark(
             Level.OK,
             "exporter's pod",
             f"{_listed(pods)} labels devices without a workload, and is recognised as the exporter",
@@ -425,7 +425,7 @@ def _group_names(seen: _Seen, rows: list[_Row]) -> str:
     return ", ".join(names)
 
 
-def _strangers(seen: _Seen, exported: list[_Row]) -> Iterable[Finding]:
+def _strangers(seen: _Seen, exported: list[_Row]) -> Iterable[Remark]:
     """Exporters whose pods are not recognised as such: an idle device would be charged to them."""
     surely = {
         (pod, container)
@@ -446,7 +446,7 @@ def _strangers(seen: _Seen, exported: list[_Row]) -> Iterable[Finding]:
             remedy = f'exporter_pattern = "{_common_prefix(pods)}"'
             if len(containers) == 1 and "" not in containers:
                 remedy = f'exporter_container = "{next(iter(containers))}"'
-            yield Finding(
+            yield Remark(
                 level,
                 "exporter's pod",
                 f"{_listed(pods)} {'is' if level == Level.FAIL else 'looks like'} the exporter's own pod and is not"
@@ -472,34 +472,34 @@ def _common_prefix(pods: list[str]) -> str:
     return short[:shared].rstrip("-") or short
 
 
-def _unlabelled(seen: _Seen) -> Iterable[Finding]:
-    """Devices that carry no workload label at all, idle or busy."""
+def _unlabelled(seen: _Seen) -> Iterable[Remark]:
+    """Devices that without a workload label at all, idle or busy."""
     hour = seen.hour
     labelled = np.zeros(len(hour.devices), dtype=bool)
     labelled[hour.instant_device[hour.instant_set != NO_LABELS]] = True
     bare = np.flatnonzero(~labelled)
-    busy = [index for index in bare.tolist() if index in _busy(seen)]
+    busy = sorted(_busy(seen) & set(bare.tolist()))
     if not len(bare):
         return
-    told = f"{len(bare)} of {_count(len(hour.devices), 'device')} carry no workload label"
+    told = f"{len(bare)} of {_count(len(hour.devices), 'device')} without a workload label"
     events = "or let the lifecycle events name the devices in gpu_uuids (A17)"
     if busy:
-        yield Finding(
+        yield Remark(
             Level.WARN,
             "workload labels",
-            f"{told}, and {len(busy)} of them are busy ({_listed([str(hour.devices.key[i]) for i in busy])})",
+            f"{told}, {len(busy)} of them busy ({_listed([str(hour.devices.key[i]) for i in busy])})",
             f"switch on the exporter's Kubernetes mapping (DCGM_EXPORTER_KUBERNETES=true, and the kubelet's"
             f" pod-resources socket mounted), {events}",
         )
     elif len(bare) == len(hour.devices):
-        yield Finding(
+        yield Remark(
             Level.WARN,
             "workload labels",
             f"{told}: all are idle, or the exporter does not map pods",
             f"check DCGM_EXPORTER_KUBERNETES=true, {events}",
         )
     else:
-        yield Finding(Level.OK, "workload labels", f"{told}: they are idle")
+        yield Remark(Level.OK, "workload labels", f"{told}: they are idle")
 
 
 def _busy(seen: _Seen) -> set[int]:
@@ -509,10 +509,10 @@ def _busy(seen: _Seen) -> set[int]:
     return set(np.flatnonzero(total > BUSY * np.maximum(count, 1)).tolist())
 
 
-def _jobs(seen: _Seen) -> Iterable[Finding]:
+def _jobs(seen: _Seen) -> Iterable[Remark]:
     jobs = {row.labels[JOB_LABEL] for row in seen.used if row.labels.get(JOB_LABEL)}
     if jobs and all(row.workload is None for row in seen.used):
-        yield Finding(
+        yield Remark(
             Level.WARN,
             "Slurm",
             f"{_count(len(jobs), 'job')} in the label {JOB_LABEL} ({_listed(sorted(jobs))}), which says nothing of a tenant",
@@ -520,11 +520,11 @@ def _jobs(seen: _Seen) -> Iterable[Finding]:
         )
 
 
-def _scrapes(seen: _Seen) -> Iterable[Finding]:
+def _scrapes(seen: _Seen) -> Iterable[Remark]:
     """The scrape interval, and holes in these very minutes (A11)."""
     intervals = Counter(seconds for seconds in seen.interval if seconds is not None)
     if not intervals:
-        yield Finding(
+        yield Remark(
             Level.WARN,
             "scrape interval",
             f"too few samples in {seen.minutes} to tell it",
@@ -533,7 +533,7 @@ def _scrapes(seen: _Seen) -> Iterable[Finding]:
         return
     slow = max(intervals) > MAX_SCRAPE_SECONDS
     told = ", ".join(f"{seconds} s ({_count(count, 'device')})" for seconds, count in sorted(intervals.items()))
-    yield Finding(
+    yield Remark(
         Level.WARN if slow else Level.OK,
         "scrape interval",
         told + (f": above {MAX_SCRAPE_SECONDS} s every distance is a gap (A11)" if slow else ""),
@@ -542,38 +542,38 @@ def _scrapes(seen: _Seen) -> Iterable[Finding]:
     yield from _holes(seen)
 
 
-def _holes(seen: _Seen) -> Iterable[Finding]:
+def _holes(seen: _Seen) -> Iterable[Remark]:
     hour = seen.hour
     same = hour.instant_device[1:] == hour.instant_device[:-1]
     distance = np.where(same, hour.instant_at[1:] - hour.instant_at[:-1], 0)
     hole = 2 * distance > 5 * seen.usual_ms[hour.instant_device[1:]]
     if hole.any():
         devices = np.unique(hour.instant_device[1:][hole])
-        yield Finding(
+        yield Remark(
             Level.WARN,
             "holes",
-            f"{_count(len(devices), 'device')} were silent for up to {int(distance.max()) // MILLISECONDS} s in"
+            f"{_count(len(devices), 'device')} silent for up to {int(distance.max()) // MILLISECONDS} s in"
             f" {seen.minutes} ({_listed([str(hour.devices.key[i]) for i in devices])})",
             "such gaps are estimated and flagged (A13); look at the exporter's restarts and its scrape_timeout",
         )
 
 
-def _silent(seen: _Seen) -> Iterable[Finding]:
+def _silent(seen: _Seen) -> Iterable[Remark]:
     """Devices that have stopped telling anything."""
     hour = seen.hour
     last = hour.instant_at[np.searchsorted(hour.instant_device, np.arange(len(hour.devices)), "right") - 1]
     gone = np.flatnonzero(2 * (seen.end - last) > 5 * np.maximum(seen.usual_ms, STILL_THERE_MS))
     if len(gone):
-        yield Finding(
+        yield Remark(
             Level.WARN,
             "silence",
-            f"{_count(len(gone), 'device')} had samples in {seen.minutes} and have none now"
+            f"{_count(len(gone), 'device')} with samples in {seen.minutes} and none now"
             f" ({_listed([str(hour.devices.key[i]) for i in gone])})",
             "an exporter that is down, a node that is gone, or a new series under another uuid: look at its /targets",
         )
 
 
-def _duplicates(seen: _Seen) -> Iterable[Finding]:
+def _duplicates(seen: _Seen) -> Iterable[Remark]:
     """The same reading stored more than once: two scrape jobs, HA replicas (A7)."""
     groups: dict[tuple[str, str, str | None], list[_Row]] = defaultdict(list)
     for row in seen.used:
@@ -595,10 +595,10 @@ def _duplicates(seen: _Seen) -> Iterable[Finding]:
     replica = next((name for name in differing if _REPLICA.search(name)), None)
     name = replica or ("job" if "job" in differing else min(differing, key=lambda n: (-differing[n], n)))
     told = f"{name} = {_listed(sorted(values[name] - {''}))}"
-    yield Finding(
+    yield Remark(
         Level.WARN,
         "duplicates",
-        f"{_count(len(devices), 'device')} come twice or more, told apart by {told}: the highest value at an instant counts"
+        f"{_count(len(devices), 'device')} stored twice or more, told apart by {told}: the highest value at an instant counts"
         " (A7)",
         "behind Thanos set FINOPS_PROMETHEUS_THANOS=true, which asks it to deduplicate; else leave it"
         if replica
@@ -610,7 +610,7 @@ def _overlap(one: _Row, other: _Row) -> bool:
     return one.first <= other.last and other.first <= one.last
 
 
-def _instances(seen: _Seen) -> Iterable[Finding]:
+def _instances(seen: _Seen) -> Iterable[Remark]:
     """MIG (A19)."""
     devices = seen.hour.devices
     cut = np.flatnonzero(devices.instance != "")
@@ -618,7 +618,7 @@ def _instances(seen: _Seen) -> Iterable[Finding]:
         return
     profiles = Counter({row.key: _profile(row, seen) for row in seen.used if "/" in row.key}.values())
     boards = sorted(set(devices.uuid[cut].tolist()))
-    yield Finding(
+    yield Remark(
         Level.OK,
         "MIG",
         f"{_count(len(cut), 'instance')} on {_count(len(boards), 'board')}: "
@@ -628,19 +628,19 @@ def _instances(seen: _Seen) -> Iterable[Finding]:
     too_many = [b for b in boards if (of := devices.uuid == b).any() and _slices_used(seen, of) > _slices(seen, of)]
     if too_many:
         models = sorted(set(devices.model[np.isin(devices.uuid, too_many)].tolist()))
-        yield Finding(
+        yield Remark(
             Level.WARN,
             "MIG",
-            f"{_count(len(too_many), 'board')} have more slices in use than their card has by [mig_slices]"
+            f"{_count(len(too_many), 'board')} with more slices in use than their card has by [mig_slices]"
             f" ({_listed(too_many)})",
             "in FINOPS_CONFIG: [mig_slices] " + ", ".join(f'"{model}" = slices of the card' for model in models),
         )
     both = sorted(set(devices.uuid[devices.instance == ""].tolist()) & set(boards))
     if both:
-        yield Finding(
+        yield Remark(
             Level.WARN,
             "MIG",
-            f"{_count(len(both), 'board')} are read whole and as instances ({_listed(both)}): each is a device (A7)",
+            f"{_count(len(both), 'board')} read whole and as instances ({_listed(both)}): each is a device (A7)",
             "if MIG was not just switched on or off, let the exporter tell either (-d f, its default)",
         )
     yield from _fractions(seen, "MIG instance", "1/7")
@@ -659,9 +659,9 @@ def _slices(seen: _Seen, of_board: Column) -> int:
     return seen.config.slices(str(seen.hour.devices.model[of_board][0]))
 
 
-def _fractions(seen: _Seen, what: str, example: str) -> Iterable[Finding]:
+def _fractions(seen: _Seen, what: str, example: str) -> Iterable[Remark]:
     if not seen.config.class_fraction:
-        yield Finding(
+        yield Remark(
             Level.WARN,
             "class_fraction",
             f"a {what} is in use and no class has a fraction: one unit of gpu_count counts for a whole GPU (A4)",
@@ -669,7 +669,7 @@ def _fractions(seen: _Seen, what: str, example: str) -> Iterable[Finding]:
         )
 
 
-def _sharing(seen: _Seen) -> Iterable[Finding]:
+def _sharing(seen: _Seen) -> Iterable[Remark]:
     """Time slicing and MPS (A19)."""
     hour = seen.hour
     members = np.array([len(labels) for labels in hour.sets.members], dtype=np.int64)
@@ -678,27 +678,26 @@ def _sharing(seen: _Seen) -> Iterable[Finding]:
     flipping = _flipping(seen)
     if len(shared):
         per_process = np.unique(np.concatenate([rows.device for rows in hour.processes.values()]))
-        yield Finding(
+        told = np.unique(np.concatenate([rows.device[rows.value > 0] for rows in hour.processes.values()]))
+        yield Remark(
             Level.OK,
             "sharing",
-            f"{_count(len(shared), 'device')} are shared, by up to {int(at_once.max())} pods at once"
+            f"{_count(len(shared), 'device')} shared by up to {int(at_once.max())} pods at once"
             + (", with rows per process" if len(per_process) else ", one row per pod"),
         )
         zero = [
             str(hour.devices.key[device])
-            for device in per_process.tolist()
-            if not any(rows.value[rows.device == device].any() for rows in hour.processes.values())
-            and device in _busy(seen)
+            for device in sorted((set(per_process.tolist()) - set(told.tolist())) & _busy(seen))
         ]
         if zero:
-            yield Finding(
+            yield Remark(
                 Level.WARN,
                 "sharing",
                 f"the rows per process of {_listed(zero)} are all 0 though the device is busy: each pod gets an equal part",
                 "set hostPID: true on the exporter's pods",
             )
     if flipping:
-        yield Finding(
+        yield Remark(
             Level.WARN,
             "sharing",
             f"the workload label of {_count(len(flipping), 'device')} goes to and fro between pods ({_listed(flipping)}):"
@@ -724,13 +723,13 @@ def _flipping(seen: _Seen) -> list[str]:
     return found
 
 
-def _limits(seen: _Seen) -> Iterable[Finding]:
+def _limits(seen: _Seen) -> Iterable[Remark]:
     """Models without the numbers that plausibility and modelling need (A10, A13)."""
     devices = seen.hour.devices
     models = sorted({model for model in devices.model.tolist() if model})
     unlimited = [m for m in models if None in (seen.config.limit(m).power_w, seen.config.limit(m).memory_gb)]
     if unlimited:
-        yield Finding(
+        yield Remark(
             Level.WARN,
             "card_limits",
             f"no power or memory limit of {_listed(unlimited, len(unlimited))}: impossible readings are not all rejected (A10)",
@@ -744,7 +743,7 @@ def _limits(seen: _Seen) -> Iterable[Finding]:
     unknown = [m for m in models if seen.config.watts(m) is None]
     dark = [m for m in unknown if (~told & (devices.model == m)).any()]
     if unknown:
-        yield Finding(
+        yield Remark(
             Level.WARN if dark else Level.OK,
             "class_watts",
             f"no watts of {_listed(dark or unknown, len(unknown))}: "
@@ -755,7 +754,7 @@ def _limits(seen: _Seen) -> Iterable[Finding]:
         )
 
 
-def _rejected(seen: _Seen) -> Iterable[Finding]:
+def _rejected(seen: _Seen) -> Iterable[Remark]:
     table = seen.hour.rejected
     counts = pc.replace_substring(table["detail"], "readings=", "").cast(pa.int64()).to_pylist()
     readings: Counter[tuple[str, str]] = Counter()
@@ -765,7 +764,7 @@ def _rejected(seen: _Seen) -> Iterable[Finding]:
         readings[kind] += int(count or 0)
         devices[kind] += 1
     if readings:
-        yield Finding(
+        yield Remark(
             Level.WARN,
             "rejected readings",
             f"in {seen.minutes}: "

@@ -1,7 +1,7 @@
 """Statements: a month's allocation summed per tenant, deployment and currency, rounded to money (A30, A33).
 
-A statement has *items*, the month's own, and *corrections*, differences of final months that no statement lists yet,
-each with its hour. Items and corrections are rounded apart, so that an item is the same with and without corrections;
+A statement has *items*, the month's own allocation, and *corrections*, each with its hour: differences of final months
+that no other statement lists, and credits. Items and corrections are rounded apart, so that an item is the same with and without corrections;
 `totals` are both together: over time the exact sums of all statements are the sum of all events.
 
 What belongs here: the exact sums, the rounding that keeps lines and totals equal, and the file's exact text.
@@ -40,7 +40,7 @@ CORRECTIONS = pa.schema(
     + [pa.field(name, pa.string()) for name in ("tenant_id", "deployment_id", "currency", "policy_id")]
     + [lake.GPU_COST_ALLOCATION.field(name) for name in (*UNITS, "amount")]
     + [pa.field("estimated", pa.bool_(), nullable=False)],
-    metadata={"grain": "a usage event of a final month that no final statement covers, in order of booking (A33)"},
+    metadata={"grain": "a usage event that a statement lists beside its items, in order of booking (A33)"},
 )
 
 _ITEM = ("tenant_id", "deployment_id", "currency")
@@ -53,7 +53,7 @@ Line = dict[str, Any]
 def statement(period: str, status: str, allocation: pa.Table, corrections: pa.Table | None = None) -> dict[str, Any]:
     """The statement of the month `period` (`2026-10`), from all its GPU_COST_ALLOCATION rows of all clusters.
 
-    `corrections` is a CORRECTIONS table of earlier months; the result has that key only if it comes to something.
+    `corrections` is a CORRECTIONS table, of no later month; the result has that key only if it comes to something.
     Units are `Decimal` (None where no row has one), amounts are strings in the currency's minor unit, unpriced
     usage is an item and a line of totals with amount and currency None. Items are sorted by tenant, deployment,
     currency, corrections by hour before that, totals by currency, None first. `policy_id` is that of the item's latest
@@ -123,7 +123,7 @@ def _corrections(period: str, events: pa.Table) -> list[Line]:
     for row in rows_of(sums, *key, *(f"{name}_sum" for name in summed)):
         groups[row[: len(key)]].update(zip(summed, row[len(key) :], strict=True))
     for hour, *_ in groups:
-        if month_text(hour) >= period:
+        if month_text(hour) > period:
             raise AccountingError(f"statement {period} was given a correction of {hour_text(hour)} (A33)")
     lines = [line for line in groups.values() if any(line[name] for name in summed)]
     return sorted(lines, key=lambda line: tuple(line[name] or "" for name in key))

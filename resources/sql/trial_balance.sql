@@ -5,8 +5,7 @@
 --   booked   what is allocated to a tenant, plus its credits, is what the ledger holds, exactly
 --   stated   the events that a statement covers are its lines: units exactly, an amount to less than one minor unit a
 --            line, the total of items and that of corrections to half a minor unit each
--- Parameters: first, past (months' bounds; null is everything), digits (JSON: decimals of each currency's minor unit),
--- credits (event ids of credits).
+-- Parameters: first, past (months' bounds; null is everything), digits (JSON: decimals of each currency's minor unit).
 WITH month AS (
     SELECT coalesce(%(first)s::timestamptz, '-infinity') AS first, coalesce(%(past)s::timestamptz, 'infinity') AS past
 ), usage AS (
@@ -60,7 +59,7 @@ WITH month AS (
 ), events AS (
     SELECT e.event_id, e.tenant_id, e.cost_currency AS currency, e.cost_amount AS amount, e.gpu_seconds,
            e.gpu_memory_gb_seconds, e.energy_wh, to_char(e.period_start AT TIME ZONE 'UTC', 'YYYY-MM') AS period,
-           e.event_id = ANY (%(credits)s::text[]) AS credit
+           e.workload_id LIKE 'credit:%%' AS credit
     FROM eai.usage_events e, month
     WHERE e.usage_type <> 'llm' AND e.period_start >= first AND e.period_start < past
 ), ledger AS (
@@ -84,7 +83,7 @@ WITH month AS (
 ), covered AS (
     SELECT s.period, e.tenant_id, e.currency, e.amount, e.gpu_seconds, e.gpu_memory_gb_seconds, e.energy_wh
     FROM statements s JOIN events e USING (period)
-    WHERE NOT (s.status = 'final' AND EXISTS (SELECT FROM eai.late_events l WHERE l.event_id = e.event_id))
+    WHERE NOT e.credit AND NOT (s.status = 'final' AND EXISTS (SELECT FROM eai.late_events l WHERE l.event_id = e.event_id))
     UNION ALL
     SELECT s.period, e.tenant_id, e.cost_currency, e.cost_amount, e.gpu_seconds, e.gpu_memory_gb_seconds, e.energy_wh
     FROM statements s JOIN eai.gpu_correction_events c USING (period) JOIN eai.usage_events e USING (event_id)

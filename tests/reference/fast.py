@@ -133,7 +133,9 @@ def account_fleet(fleet: Fleet, series: dict[int, pa.Table] | None = None) -> li
         sampled = sample_hour(CLUSTER, start, own, near, records, fleet.now, config)
         found = account_hour(CLUSTER, start, sampled, records, fleet.now, config)
         quarantine = {
-            (row["source"], row["key"], row["reason"]) for table in (events, sampled.rejected) for row in table.to_pylist()
+            (row["source"], row["key"], row["reason"])
+            for table in (events, sampled.rejected)
+            for row in table.to_pylist()
         }
         hours.append(Hour(rows_of(found.usage), rows_of(found.fleet), rows_of(found.idle), quarantine))
     return hours

@@ -1,6 +1,6 @@
 """Hypothesis profiles: `ci` (the default) gives the same examples at each run, `search` looks for new ones.
 
-    HYPOTHESIS_PROFILE=search python -m pytest tests/unit/test_against_reference.py --timeout 0
+HYPOTHESIS_PROFILE=search python -m pytest tests/unit/test_against_reference.py --timeout 0
 """
 
 from __future__ import annotations

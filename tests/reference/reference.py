@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import bisect
 import hashlib
+import itertools
 import math
 import re
 from collections import Counter, defaultdict
@@ -44,6 +45,7 @@ from decimal import Decimal
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from functools import cached_property
+from typing import Any, TypeVar
 
 HOUR = 3_600_000
 DAY = 24 * HOUR
@@ -56,10 +58,20 @@ POWER = "DCGM_FI_DEV_POWER_USAGE"
 ENERGY = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
 # What one exported unit is in millionths, KiB, mW or mJ (A9, A28).
 SCALE = {PROF: 1_000_000, UTIL: 10_000, MEMORY: 1024, POWER: 1000, ENERGY: 1}
+# Names of old exporters (A9).
+NAMES = {
+    "dcgm_gr_engine_active": PROF,
+    "dcgm_gpu_utilization": UTIL,
+    "dcgm_fb_used": MEMORY,
+    "dcgm_power_usage": POWER,
+    "dcgm_total_energy_consumption": ENERGY,
+    **{name: name for name in SCALE},
+}
 CARD_SLICES = {"A100": 7, "H100": 7, "H200": 7, "B200": 7, "A30": 4}
 
 BOARD_HOLDERS = False
 
+T = TypeVar("T")
 Device = tuple[str, str]
 Pair = tuple[str, str]
 
@@ -124,7 +136,7 @@ class Settings:
     class_watts: dict[str, Fraction] = field(default_factory=dict)
     class_fraction: dict[str, Fraction] = field(default_factory=dict)
 
-    def of_model(self, table: dict, raw: str):
+    def of_model(self, table: dict[str, T], raw: str) -> T | None:
         """A table's entry for a model, by DCGM's name or the platform's."""
         names = {raw, self.models.get(raw, raw)} | {dcgm for dcgm, name in self.models.items() if name == raw}
         return next((table[name] for name in sorted(names) if name in table), None)
@@ -283,6 +295,8 @@ def rejection(metric: str, value: float, model: str, settings: Settings) -> str 
         return "blank"
     if metric in {PROF, UTIL} and exact * SCALE[metric] > 1_000_000:
         return "above_one"
+    if metric not in {POWER, MEMORY}:
+        return None
     watts, gigabytes = settings.of_model(settings.card_limits, model) or (None, None)
     if metric == POWER and watts is not None and exact > Fraction(3, 2) * watts:
         return "above_limit"
@@ -316,7 +330,8 @@ class Telemetry:
         bare: set[tuple[Device, str, int]] = set()
         for sample in samples:
             uuid = sample.labels.get("UUID") or sample.labels.get("uuid")
-            if not uuid or sample.metric not in SCALE or not hour - DAY <= sample.at < hour + HOUR + DAY:
+            metric = NAMES.get(sample.metric)
+            if not uuid or metric is None or not hour - DAY <= sample.at < hour + HOUR + DAY:
                 continue
             device = (uuid, sample.labels.get("GPU_I_ID", ""))
             raw = sample.labels.get("modelName", "")
@@ -324,12 +339,12 @@ class Telemetry:
             self.profile[device] = sample.labels.get("GPU_I_PROFILE", "")
             pair = label_pair(sample.labels)
             self.labels[device][sample.at] |= {pair} if pair else set()
-            reason = rejection(sample.metric, sample.value, raw, settings)
+            reason = rejection(metric, sample.value, raw, settings)
             if reason is None:
-                scaled = Fraction(Decimal(repr(sample.value))) * SCALE[sample.metric]
-                rows[device, sample.metric, sample.at].append((pair, scaled))
+                scaled = Fraction(Decimal(repr(sample.value))) * SCALE[metric]
+                rows[device, metric, sample.at].append((pair, scaled))
                 if pair is None:
-                    bare.add((device, sample.metric, sample.at))
+                    bare.add((device, metric, sample.at))
             elif hour <= sample.at < hour + HOUR:
                 self.quarantine.add(("dcgm", f"{'/'.join(filter(None, device))}:{sample.metric}", reason))
         self.process: dict[tuple[Device, str], dict[int, dict[Pair, Fraction]]] = defaultdict(dict)
@@ -392,7 +407,7 @@ class Telemetry:
         start = at // HOUR * HOUR
         if (device, start) not in self._scrape:
             instants = [t for t in self.instants.get(device, []) if start <= t < start + HOUR]
-            distances = Counter(half_even(Fraction(b - a, 1000)) for a, b in zip(instants, instants[1:], strict=False))
+            distances = Counter(half_even(Fraction(b - a, 1000)) for a, b in itertools.pairwise(instants))
             seconds = self.settings.window_seconds
             if sum(distances.values()) >= 10:
                 commonest = min(distances, key=lambda d: (-distances[d], d))
@@ -400,11 +415,12 @@ class Telemetry:
             self._scrape[device, start] = seconds * 1000
         return self._scrape[device, start]
 
-    def around(self, instants: list[int], window: int) -> tuple[int | None, list[int], int | None]:
-        """The last instant before a window, those in it, the first after it (indexes into `instants`)."""
-        low = bisect.bisect_left(instants, window)
-        high = bisect.bisect_left(instants, window + self.window_ms)
-        return low - 1 if low else None, list(range(low, high)), high if high < len(instants) else None
+    def around(self, moments: list[Any], window: int) -> tuple[int | None, range, int | None]:
+        """Of instants, or of readings: the last before a window, those in it, the first after it (indexes)."""
+        edges = (window, window + self.window_ms)
+        key = None if moments and isinstance(moments[0], int) else lambda reading: reading[0]
+        low, high = (bisect.bisect_left(moments, edge, key=key) for edge in edges)
+        return low - 1 if low else None, range(low, high), high if high < len(moments) else None
 
     def is_gap(self, device: Device, window: int) -> bool:
         """A11: no sample of any kind, and the instants around are too far apart (choice 3)."""
@@ -424,14 +440,8 @@ class Telemetry:
             return next((self.labels[device][instants[i]] for i in inside if self.labels[device][instants[i]]), set())
         if before is None or after is None or self.is_gap(device, window):
             return set()
-        middle = window + self.window_ms // 2
-        nearer = before if 2 * middle - instants[before] <= instants[after] else after
-        if 2 * middle == instants[before] + instants[after]:
-            nearer = before
-        elif middle - instants[before] > instants[after] - middle:
-            nearer = after
-        else:
-            nearer = before
+        twice_the_middle = 2 * window + self.window_ms
+        nearer = before if twice_the_middle <= instants[before] + instants[after] else after
         return self.labels[device][instants[nearer]]
 
     def sides(self, device: Device, window: int) -> tuple[set[Pair], set[Pair]]:
@@ -466,7 +476,7 @@ class Telemetry:
     def value(self, device: Device, quantity: str, window: int) -> tuple[str, Fraction | None]:
         """A11 and A13 rungs 2 and 3: (`measured`, `linear`, `profile`, `one_side`, `never`) and the value."""
         readings = self.readings(device, quantity)
-        before, inside, after = self.around([at for at, _ in readings], window)
+        before, inside, after = self.around(readings, window)
         if inside:
             return "measured", Fraction(sum(readings[i][1] for i in inside), 1) / len(inside)
         if before is None and after is None:
@@ -487,24 +497,22 @@ class Telemetry:
         """A20: [start, end) in spans (from, to, rise in mJ, or None where power decides)."""
         limits = self.settings.of_model(self.settings.card_limits, self.model[device]) or (None, None)
         readings = self.readings(device, "energy")
-        edges = [(at, value) for at, value in readings]
-        spans: list[tuple[int, int, int | None]] = []
-        if not edges:
+        if not readings:
             return [(start, end, None)]
-        if start < edges[0][0]:
-            spans.append((start, min(end, edges[0][0]), None))
-        for (left, low), (right, high) in zip(edges, edges[1:], strict=False):
+        near = max(bisect.bisect_right(readings, start, key=lambda reading: reading[0]) - 1, 0)
+        spans: list[tuple[int, int, int | None]] = []
+        if start < readings[0][0]:
+            spans.append((start, min(end, readings[0][0]), None))
+        for (left, low), (right, high) in itertools.pairwise(readings[near:]):
+            if left >= end:
+                break
             a, b = max(left, start), min(right, end)
-            if a >= b:
-                continue
             bad = high < low or (limits[0] is not None and high - low > Fraction(3, 2) * limits[0] * (right - left))
-
-            def at_edge(t: int, left: int = left, low: Fraction = low, right: int = right, high: Fraction = high) -> int:
-                return half_even(low + (high - low) * Fraction(t - left, right - left))
-
-            spans.append((a, b, None if bad else at_edge(b) - at_edge(a)))
-        if end > edges[-1][0]:
-            spans.append((max(start, edges[-1][0]), end, None))
+            slope = (high - low) / (right - left)
+            rise = half_even(low + slope * (b - left)) - half_even(low + slope * (a - left))
+            spans.append((a, b, None if bad else rise))
+        if end > readings[-1][0]:
+            spans.append((max(start, readings[-1][0]), end, None))
         return spans
 
 
@@ -587,7 +595,7 @@ class Holding:
 
     def pods(self, labels: set[Pair]) -> set[Pair]:
         """A18: the labelled pods that have no lifecycle events at all."""
-        return labels - self.with_events  # type: ignore[return-value]
+        return labels - self.with_events
 
     def kept(self, device: Device, window: int) -> set[Pair]:
         """A14: the pods without events that keep a device through a gap."""
@@ -691,7 +699,7 @@ class Holding:
         for interval in self.intervals:
             cuts |= {t for t in (interval.start, interval.end) if t and window < t < window + self.step}
         edges = sorted(cuts)
-        return [self.moment(window, a, b) for a, b in zip(edges, edges[1:], strict=False)]
+        return [self.moment(window, a, b) for a, b in itertools.pairwise(edges)]
 
 
 # The hour -------------------------------------------------------------------------------------------------------------
@@ -713,14 +721,15 @@ class Row:
 class Hour:
     """The result: rows as dictionaries with the columns of the published tables."""
 
-    usage: list[dict]
-    fleet: list[dict]
-    idle: list[dict]
+    usage: list[dict[str, Any]]
+    fleet: list[dict[str, Any]]
+    idle: list[dict[str, Any]]
     quarantine: set[tuple[str, str, str]]
 
 
-def deployment_of(namespace: str, pod: str, deployments: list[Deployment]) -> Deployment | None:
-    """A18: the deployment of a pod without events."""
+def deployment_of(name: str, deployments: list[Deployment]) -> Deployment | None:
+    """A18: the deployment of a pod without events, `namespace/pod`."""
+    namespace, _, pod = name.partition("/")
     fitting = [d for d in deployments if d.namespace == namespace and fnmatchcase(pod, d.pod_pattern or "")]
 
     def rank(deployment: Deployment) -> tuple[bool, int, str]:
@@ -889,10 +898,11 @@ class Accounting:
         return moment.state[device]
 
     def unattributed(self, name: str) -> bool:
-        return name not in self.lifecycle and deployment_of(*name.split("/", 1), self.deployments) is None
+        return name not in self.lifecycle and deployment_of(name, self.deployments) is None
 
-    def usage_rows(self) -> list[dict]:
+    def usage_rows(self) -> list[dict[str, Any]]:
         found = []
+        tenant: str | None
         for (name, model), row in sorted(self.rows.items()):
             if name in self.lifecycle:
                 last = row.last
@@ -900,7 +910,7 @@ class Accounting:
                 tenant, deployment = last.tenant_id, last.deployment_id or name
                 basis, klass = "lifecycle", last.placed_class
             else:
-                own = deployment_of(*name.split("/", 1), self.deployments)
+                own = deployment_of(name, self.deployments)
                 tenant = own.owner_tenant_id if own else None
                 deployment = own.deployment_id if own else name
                 basis, klass = "samples", None
@@ -916,7 +926,9 @@ class Accounting:
                     "basis": basis,
                     "gpu_seconds": published(row.gpu_ms / 1000, 3),
                     **units_of(row.units),
-                    **{f"{s}_seconds": published(row.status[s] / 1000, 3) for s in ("measured", "estimated", "missing")},
+                    **{
+                        f"{s}_seconds": published(row.status[s] / 1000, 3) for s in ("measured", "estimated", "missing")
+                    },
                     "methods": ";".join(
                         f"{rung}={published(ms / 1000, 3):f}" for rung, ms in sorted(row.methods.items())
                     ),
@@ -924,7 +936,7 @@ class Accounting:
             )
         return found
 
-    def fleet_rows(self) -> list[dict]:
+    def fleet_rows(self) -> list[dict[str, Any]]:
         """A21, with its identity."""
         columns = ("visible", "held", "stale", "unattributed", "idle", "no_data", "lifecycle", "matched", "unmatched")
         found = []
@@ -936,7 +948,7 @@ class Accounting:
                 found.append({"cluster": self.cluster, "hour": self.hour, "gpu_model": model, **values})
         return found
 
-    def idle_rows(self) -> list[dict]:
+    def idle_rows(self) -> list[dict[str, Any]]:
         """A27 before pricing: nobody's time, and that of pods without a deployment."""
         lines = dict(self.idle)
         for (name, model), row in self.rows.items():
@@ -980,9 +992,7 @@ class Look:
         self.board_held, self.board_by_events = self.held, self.by_events
         if BOARD_HOLDERS:
             self.board_held = any(names for m in moments for d, names in m.holders.items() if d[0] == device[0])
-            self.board_by_events = any(
-                d[0] == device[0] for m in moments for _, devices in m.running for d in devices
-            )
+            self.board_by_events = any(d[0] == device[0] for m in moments for _, devices in m.running for d in devices)
         self.watts = self.class_watts(moments)
         self.values: dict[str, tuple[str, int | None]] = {}
         for quantity in ("utilization", "memory", "power"):

@@ -130,7 +130,9 @@ def test_nothing_is_found_where_all_is_well() -> None:
     world = World().event("09:00", "w", tenant_id=A, deployment_id="d").event("10:30", "w", "stopped", gpu_count=None)
     world.deployments.append({"deployment_id": "d", "mode": "dedicated", "owner_tenant_id": A})
     world.read("GPU-a", "10:00", "10:30", pod="w", power=500, energy=lambda t: 500 * t + 7)
-    world.read("GPU-a", "10:30", "11:00", util=0.0, power=70, energy=lambda t: 500 * at("10:30") + 70 * (t - at("10:30")))
+    world.read(
+        "GPU-a", "10:30", "11:00", util=0.0, power=70, energy=lambda t: 500 * at("10:30") + 70 * (t - at("10:30"))
+    )
     assert told(world.findings()) == []
 
 
@@ -193,19 +195,25 @@ def test_less_than_ten_minutes_is_an_ordinary_end(last: str) -> None:
 
 
 def test_the_last_minutes_of_an_hour_count_where_the_next_hour_is_silent_too() -> None:
-    world = World().event("09:00", "w").read("GPU-a", "10:00", "10:55", pod="w").read("GPU-a", "10:55", "12:00", util=0.0)
+    world = (
+        World().event("09:00", "w").read("GPU-a", "10:00", "10:55", pod="w").read("GPU-a", "10:55", "12:00", util=0.0)
+    )
     assert told(world.findings(Kind.NO_SIGN_OF_LIFE)) == [("w", "w", A, "10:55:00", "11:00:00", "300.000")]
     assert told(world.findings(Kind.NO_SIGN_OF_LIFE, 1)) == [("w", "w", A, "11:00:00", "12:00:00", "3600.000")]
 
 
 def test_a_label_that_comes_back_is_a_sign_of_life() -> None:
-    world = World().event("09:00", "w").read("GPU-a", "10:00", "10:20", pod="w").read("GPU-a", "10:20", "11:30", util=0.0)
+    world = (
+        World().event("09:00", "w").read("GPU-a", "10:00", "10:20", pod="w").read("GPU-a", "10:20", "11:30", util=0.0)
+    )
     world.read("GPU-a", "11:30", "12:00", pod="w")
     assert world.findings(Kind.NO_SIGN_OF_LIFE) == []
 
 
 def test_somebody_else_at_work_on_its_device_is_no_sign_of_life() -> None:
-    world = World().event("09:00", "w").read("GPU-a", "10:00", "10:20", pod="w").read("GPU-a", "10:20", "10:40", util=0.0)
+    world = (
+        World().event("09:00", "w").read("GPU-a", "10:00", "10:20", pod="w").read("GPU-a", "10:20", "10:40", util=0.0)
+    )
     world.read("GPU-a", "10:40", pod="other")
     assert told(world.findings(Kind.NO_SIGN_OF_LIFE)) == [("w", "w", A, "10:20:00", "11:00:00", "2400.000")]
 
@@ -215,7 +223,9 @@ def test_a_silent_device_tells_nothing() -> None:
 
 
 def test_after_an_outage_the_last_sign_is_the_last_reading_with_its_label() -> None:
-    world = World().event("09:00", "w").read("GPU-a", "10:00", "10:20", pod="w").read("GPU-a", "10:50", "11:30", util=0.0)
+    world = (
+        World().event("09:00", "w").read("GPU-a", "10:00", "10:20", pod="w").read("GPU-a", "10:50", "11:30", util=0.0)
+    )
     assert told(world.findings(Kind.NO_SIGN_OF_LIFE)) == [("w", "w", A, "10:20:00", "11:00:00", "2400.000")]
 
 
@@ -246,7 +256,9 @@ def test_node_failure_whose_last_label_was_in_the_hour_before() -> None:
     assert world.findings(Kind.NODE_FAILURE, 0) == []
 
 
-@pytest.mark.parametrize(("state", "reason"), [("failed", "out of memory"), ("stopped", "node drained"), ("failed", None)])
+@pytest.mark.parametrize(
+    ("state", "reason"), [("failed", "out of memory"), ("stopped", "node drained"), ("failed", None)]
+)
 def test_other_ends_are_no_node_failure(state: str, reason: str | None) -> None:
     world = World().event("09:00", "w").read("GPU-a", "10:00", "10:20", pod="w")
     assert world.event("10:32:30", "w", state, gpu_count=None, reason=reason).findings(Kind.NODE_FAILURE) == []
@@ -265,7 +277,9 @@ def test_words_of_a_failure(reason: str, failure: bool) -> None:  # noqa: FBT001
 
 
 def test_stale_label_after_the_end() -> None:
-    world = World().event("09:00", "w").event("10:45:30", "w", "stopped", gpu_count=None).read("GPU-a", pod="w", util=0.0)
+    world = (
+        World().event("09:00", "w").event("10:45:30", "w", "stopped", gpu_count=None).read("GPU-a", pod="w", util=0.0)
+    )
     assert told(world.findings(Kind.STALE_LABEL)) == [("GPU-a", "w", A, "10:45:30", "11:00:00", "870.000")]
 
 
@@ -413,7 +427,10 @@ def test_frozen_series() -> None:
 
 def test_four_collections_of_thirty_seconds_are_not_more_than_four() -> None:
     power, energy = still("10:10", "10:12")
-    assert World().event("09:00", "w").read("GPU-a", pod="w", power=power, energy=energy).findings(Kind.FROZEN_SERIES) == []
+    assert (
+        World().event("09:00", "w").read("GPU-a", pod="w", power=power, energy=energy).findings(Kind.FROZEN_SERIES)
+        == []
+    )
 
 
 def test_a_device_that_nobody_holds_may_stand_still() -> None:

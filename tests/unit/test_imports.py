@@ -28,8 +28,12 @@ ALLOWED: dict[str, set[str]] = {
     "finops_pipeline.runner": RESOURCES | {"assets", "finops_pipeline.definitions"},
     "finops_pipeline.export": RESOURCES | {"assets"},
     "finops_pipeline.show": RESOURCES | {"assets", "finops_pipeline.runner"},
+    "finops_pipeline.audit": RESOURCES,
+    "finops_pipeline.closing": RESOURCES,
+    "finops_pipeline.explain": RESOURCES,
     "finops_pipeline.cli": RESOURCES
-    | {f"finops_pipeline.{room}" for room in ("definitions", "demo", "doctor", "export", "runner", "show")}
+    | {f"finops_pipeline.{room}" for room in ("audit", "closing", "definitions", "demo", "doctor", "explain", "export")}
+    | {f"finops_pipeline.{room}" for room in ("runner", "show")}
     | {"assets"},
     "finops_pipeline.__main__": {"finops_pipeline.cli"},
 }

@@ -15,9 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contracts import lake
+from finops_pipeline.accounting.tokens import token_counts
 from tests.reference.billing import Month, month_of
 from tests.reference.cases import rows_of
-from tests.reference.fast_pricing import cells, price_month, statements
+from tests.reference.fast_pricing import cells, price_month, statements, table_of
 from tests.reference.pricing import (
     HOUR,
     PLACES,
@@ -96,6 +98,22 @@ def assert_same(month: Month) -> None:
         rows += expected
     periods = sorted({hour_text(hour)[:7] for hour in month.hours})
     assert statements(fast, periods) == [statement(rows, period) for period in periods]
+
+
+def test_sums_of_huge_counts_do_not_wrap_around() -> None:
+    """A26: one absurd event must not turn its tenant's weight negative, or into another's share."""
+    counts = {
+        "output_tokens": "0",
+        "cached_tokens": "0",
+        "deployment_id": "chat",
+        "occurred_at": "2026-10-01T10:00:00Z",
+    }
+    events = [
+        counts | {"event_id": text, "tenant_id": "a", "input_tokens": text} for text in ("9223372036854775807", "1")
+    ]
+    start = milliseconds("2026-10-01T10:00:00Z")
+    sums = token_counts(table_of(events, lake.TOKEN_USAGE), start, start + HOUR)
+    assert sums == {"chat": {"a": (2**63, 0, 0)}}
 
 
 @given(st.integers(0, 2**31))

@@ -72,6 +72,7 @@ def upgrade() -> None:
     _platform_tables()
     _result_tables()
     _ledger_tables()
+    _oversight_tables()
     _samples_functions()
     _guards()
     _access()
@@ -374,7 +375,7 @@ def _result_tables() -> None:
     op.create_table(
         "gpu_corrections",
         text("period", "UTC month whose statement lists it, like 2026-11"),
-        instant("hour", "hour of an earlier, final month that it belongs to (A33)"),
+        instant("hour", "hour of an earlier, final month that it belongs to; of this one for a credit (A33)"),
         uuid("tenant_id", "tenant that pays, or gets back"),
         text("deployment_id", "deployment; `idle` for idle lines"),
         text("currency", "ISO 4217 code; null is unpriced", null=True),
@@ -384,7 +385,7 @@ def _result_tables() -> None:
         unique("gpu_corrections_key", "period", "hour", "tenant_id", "deployment_id", "currency"),
         check("gpu_corrections_priced", "(amount IS NULL) = (currency IS NULL)"),
         schema="eai",
-        comment="A difference of a final month, listed in the statement of the next open one (A33).",
+        comment="A difference of a final month, listed in the next open one's statement, or a credit (A33).",
     )
     op.create_table(
         "gpu_correction_events",
@@ -392,7 +393,7 @@ def _result_tables() -> None:
         text("event_id", "usage event in one of its corrections"),
         sa.PrimaryKeyConstraint("period", "event_id"),
         schema="eai",
-        comment="Which late events a statement's corrections are made of (A33).",
+        comment="Which usage events a statement's corrections are made of (A33).",
     )
     op.create_index("gpu_correction_events_event_id", "gpu_correction_events", ["event_id"], schema="eai")
 
@@ -471,6 +472,7 @@ def _ledger_tables() -> None:
         "CREATE INDEX usage_events_late ON eai.usage_events (booked_at)"
         " WHERE usage_type = 'llm' AND booked_at - occurred_at > interval '1 minute';"
         "CREATE INDEX usage_events_tenant ON eai.usage_events (tenant_id, occurred_at);"
+        "CREATE INDEX usage_events_credits ON eai.usage_events (period_start) WHERE workload_id LIKE 'credit:%';"
         "CREATE INDEX usage_events_period ON eai.usage_events (period_start) WHERE usage_type <> 'llm'"
     )
     op.create_table(
@@ -500,6 +502,125 @@ def _ledger_tables() -> None:
         check("audit_events_seq", "seq > 0 AND seq = (document::jsonb ->> 'seq')::bigint"),
         schema="eai",
         comment="One entry of the hash-chained audit log (A34). Append only.",
+    )
+
+
+def _oversight_tables() -> None:
+    """What people look at and decide: findings, credits, quotas, shares, and what was told to whom."""
+    op.create_table(
+        "findings",
+        text("cluster", CLUSTER),
+        instant("hour", HOUR),
+        text("kind", "what was found; docs/findings.md has the kinds"),
+        text("subject", "device, board, workload or series that it is about"),
+        text("workload_id", "workload concerned, if it is one", null=True),
+        uuid("tenant_id", "tenant concerned; see attributed"),
+        flag("attributed", "false: it concerns no single tenant, and tenant_id is the platform tenant"),
+        instant(
+            "first_at", "when it began in the hour; the last sign of life before a failure may be earlier", null=True
+        ),
+        instant("last_at", "when it ended in the hour, exclusive", null=True),
+        number("seconds", "how much of the hour, in seconds; the kind tells of what"),
+        text("detail", "for a person: what was seen"),
+        schema="eai",
+        comment="Something in an hour that a person should look at. No finding changes an amount.",
+    )
+    op.create_index("findings_hour", "findings", ["cluster", "hour"], schema="eai")
+    op.create_index("findings_workload", "findings", ["cluster", "workload_id", "hour"], schema="eai")
+    op.create_index("findings_tenant", "findings", ["tenant_id", "hour"], schema="eai")
+    op.create_table(
+        "credit_proposals",
+        sa.Column("id", sa.Uuid, primary_key=True, comment="UUIDv5 of what it is about; the same on any machine"),
+        text("cluster", CLUSTER),
+        text("workload_id", "workload that was charged without working"),
+        uuid("tenant_id", "tenant that was charged"),
+        text("deployment_id", "deployment that was charged"),
+        instant("window_from", "last sign of life"),
+        instant("window_to", "its end by its events, or how far it is known, exclusive"),
+        number("gpu_seconds", "GPU-seconds charged for the window", null=False),
+        number("amount", "what was charged for the window, in `currency`", null=False),
+        text("currency", "ISO 4217 code"),
+        text("reason", "died_unseen, or node_failure"),
+        sa.Column("shares", postgresql.JSONB, nullable=False, comment="hour -> fraction of its charge, like 2/3"),
+        sa.Column("evidence", postgresql.JSONB, nullable=False, comment="last sign of life, event ids, findings"),
+        text("status", "proposed, approved or rejected"),
+        instant("proposed_at", "when it was last computed", default="clock_timestamp()"),
+        text("decided_by", "who decided", null=True),
+        instant("decided_at", "when it was decided", null=True),
+        text("decision_reason", "why", null=True),
+        check("credit_proposals_reason", "reason IN ('died_unseen', 'node_failure')"),
+        check("credit_proposals_status", "status IN ('proposed', 'approved', 'rejected')"),
+        check("credit_proposals_window", "window_from < window_to"),
+        check("credit_proposals_amount", "amount >= 0 AND gpu_seconds >= 0"),
+        check(
+            "credit_proposals_decided",
+            "num_nulls(decided_by, decided_at, decision_reason) = CASE status WHEN 'proposed' THEN 3 ELSE 0 END",
+        ),
+        schema="eai",
+        comment="Time that a workload was charged without working, and what became of the proposal to give it back.",
+    )
+    op.create_index("credit_proposals_workload", "credit_proposals", ["cluster", "workload_id"], schema="eai")
+    op.create_index("credit_proposals_window", "credit_proposals", ["status", "window_from"], schema="eai")
+    op.create_table(
+        "tenant_hours",
+        text("cluster", CLUSTER),
+        instant("hour", HOUR),
+        uuid("tenant_id", "tenant that was given the time (A25-A27)"),
+        text("placed_class", "class that it ran on (A6); the model for pods without events"),
+        number("gpu_seconds", "its part of the allocated time in GPU-seconds", null=False),
+        sa.PrimaryKeyConstraint("cluster", "hour", "tenant_id", "placed_class"),
+        schema="eai",
+        comment="A tenant's allocated time of one hour on one class, without storage and idle capacity.",
+    )
+    op.create_index("tenant_hours_tenant", "tenant_hours", ["tenant_id", "hour"], schema="eai")
+    op.create_index("tenant_hours_hour", "tenant_hours", ["hour"], schema="eai")
+    op.execute("""
+        CREATE VIEW eai.tenant_usage WITH (security_invoker = true) AS
+        SELECT tenant_id, placed_class, (hour AT TIME ZONE 'UTC')::date AS day,
+               to_char(hour AT TIME ZONE 'UTC', 'YYYY-MM') AS month, sum(gpu_seconds) AS gpu_seconds
+        FROM eai.tenant_hours GROUP BY 1, 2, 3, 4""")
+    op.execute("COMMENT ON VIEW eai.tenant_usage IS 'A tenant''s allocated time of one UTC day on one class.'")
+    for column, comment in (
+        ("tenant_id", "tenant that was given the time (A25-A27)"),
+        ("placed_class", "class that it ran on (A6); the model for pods without events"),
+        ("day", "UTC day"),
+        ("month", "UTC month of the day, like 2026-10"),
+        ("gpu_seconds", "allocated time in GPU-seconds, over all clusters"),
+    ):
+        op.execute(f"COMMENT ON COLUMN eai.tenant_usage.{column} IS '{comment.replace(chr(39), chr(39) * 2)}'")
+    op.create_table(
+        "quotas",
+        uuid("tenant_id", "tenant that it limits"),
+        text("placed_class", "class that it is for; null is all together", null=True),
+        text("period", "day or month, UTC"),
+        number("gpu_hours", "GPU-hours that the tenant may be given in the period", null=False),
+        instant("set_at", "when it was last set", default="clock_timestamp()"),
+        unique("quotas_key", "tenant_id", "placed_class", "period"),
+        check("quotas_period", "period IN ('day', 'month')"),
+        check("quotas_gpu_hours", "gpu_hours >= 0 AND gpu_hours < 'Infinity'"),
+        schema="eai",
+        comment="How many GPU-hours a tenant may use. The pipeline reports; whoever places workloads enforces.",
+    )
+    op.create_table(
+        "fair_shares",
+        sa.Column("node", sa.Text, primary_key=True, comment="an account's name, or a tenant's uuid"),
+        text("parent", "account that it belongs to; null is right under the root", null=True),
+        number("shares", "shares among those with the same parent", null=False),
+        check("fair_shares_shares", "shares >= 0 AND shares < 'Infinity'"),
+        check("fair_shares_parent", "parent <> node"),
+        schema="eai",
+        comment="Shares of accounts and tenants (docs/fairshare.md); a tenant that is not listed has one share.",
+    )
+    op.create_table(
+        "notifications",
+        sa.Column("id", sa.Text, primary_key=True, comment="UUIDv5 of what was told: a repeated delivery has the same"),
+        text("kind", "kind of finding"),
+        text("cluster", CLUSTER),
+        text("workload_id", "workload that it was about"),
+        sa.Column("day", sa.Date, nullable=False, comment="UTC day of the findings"),
+        instant("sent_at", "when the receiver took it", default="clock_timestamp()"),
+        schema="eai",
+        comment="What was told to people by the webhook, once per workload and UTC day.",
     )
 
 
@@ -622,7 +743,23 @@ def _guards() -> None:
         "CREATE TRIGGER note_late AFTER INSERT ON eai.usage_events REFERENCING NEW TABLE AS booked"
         " FOR EACH STATEMENT EXECUTE FUNCTION eai.note_late_events()"
     )
+    op.execute("""
+        CREATE FUNCTION eai.refuse_change_of_decided() RETURNS trigger LANGUAGE plpgsql AS $body$
+        BEGIN
+            IF OLD.status <> 'proposed' THEN
+                RAISE EXCEPTION 'credit % is %: % refused', OLD.id, OLD.status, TG_OP
+                    USING ERRCODE = 'restrict_violation', HINT = 'What was decided stays; propose another credit.';
+            END IF;
+            RETURN CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END;
+        END $body$""")
+    op.execute(
+        "CREATE TRIGGER decided_stays BEFORE UPDATE OR DELETE ON eai.credit_proposals"
+        " FOR EACH ROW EXECUTE FUNCTION eai.refuse_change_of_decided();"
+        "CREATE TRIGGER not_at_once BEFORE TRUNCATE ON eai.credit_proposals"
+        " FOR EACH STATEMENT EXECUTE FUNCTION eai.refuse_change()"
+    )
     for function, comment in (
+        ("refuse_change_of_decided()", "refuses a change of a credit that was approved or rejected"),
         ("refuse_change()", "refuses UPDATE, DELETE and TRUNCATE of what is append only"),
         ("refuse_change_of_final()", "refuses a change of a final month (A33), unless it is being reopened"),
         ("is_reopening(text)", "whether this transaction has just said in the audit log that it reopens the month"),
@@ -638,6 +775,7 @@ def _access() -> None:
         *("deployments", "deployment_storage", "gpu_inventory", "providers", "gpu_samples", "gpu_usage", "gpu_idle"),
         *("fleet_hours", "gpu_cost_allocation", "quarantine", "hour_runs"),
         *("gpu_statements", "gpu_allocation", "gpu_allocation_totals", "gpu_corrections", "gpu_correction_events"),
+        *("findings", "credit_proposals", "tenant_hours", "quotas", "fair_shares", "notifications"),
     )
     tenant_column = {
         "workload_events": "tenant_id",
@@ -648,6 +786,10 @@ def _access() -> None:
         "gpu_allocation": "tenant_id",
         "gpu_corrections": "tenant_id",
         "usage_events": "tenant_id",
+        "findings": "tenant_id",
+        "credit_proposals": "tenant_id",
+        "tenant_hours": "tenant_id",
+        "quotas": "tenant_id",
     }
     for table, column in tenant_column.items():
         op.execute(f"ALTER TABLE eai.{table} ENABLE ROW LEVEL SECURITY")
@@ -656,6 +798,7 @@ def _access() -> None:
         op.execute(f"CREATE POLICY pipeline ON eai.{table} TO eai_pipeline USING (true) WITH CHECK (true)")
         op.execute(f"GRANT SELECT ON eai.{table} TO eai_reader")
     op.execute("GRANT SELECT ON eai.providers TO eai_reader")
+    op.execute("GRANT SELECT ON eai.tenant_usage TO eai_pipeline, eai_reader")
     op.execute("GRANT USAGE ON SCHEMA eai TO eai_pipeline, eai_reader")
     op.execute("GRANT SELECT ON eai.alembic_version TO eai_pipeline")
     for table in append_only:

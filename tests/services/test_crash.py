@@ -1,0 +1,184 @@
+"""A run killed at any point, or robbed of its database, is repaired by the next one: the results are the same bytes.
+
+Each run is a process of its own, forked from this one, so that SIGKILL is a real one and the imports are paid once.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import dagster as dg
+import psycopg
+import pytest
+
+from finops_pipeline.export import export
+from finops_pipeline.runner import booked_since, run_hours
+from finops_pipeline.settings import load_settings
+from resources.failpoints import VARIABLE
+from resources.site import open_site
+from tests.databases import Databases
+
+CASE = "24-idle-policies-and-weights"
+POINTS = (
+    "series landed",
+    "records half landed",
+    "gpu_samples landed",
+    "fleet_states landed",
+    "gpu_samples replaced",
+    "usage landed",
+    "gpu_usage replaced",
+    "allocation landed",
+    "allocation replaced",
+    "events booked",
+    "hour audited",
+    "hour published",
+    "statement stored",
+)
+"""Every kind of place between two writes of a run: before, in and after each of its transactions."""
+FORK = multiprocessing.get_context("fork")
+
+
+def compute(bundle: Path, home: Path, url: str, out: Path) -> None:
+    """Run the bundle in this process and write its files; the events are all that are booked."""
+    settings = load_settings({"FINOPS_HOME": str(home), "EAI_DATABASE_URL": url})
+    with open_site(settings, bundle) as site, dg.DagsterInstance.ephemeral() as instance:
+        assert site.bundle is not None
+        span = site.bundle.start, site.bundle.end
+        outcome = run_hours(site, instance, *span)
+        export(site, *span, outcome.months, booked_since(site, 0), out)
+
+
+def in_a_process(work: Callable[..., None], *given: Any, point: str = "") -> int:
+    """Exit code of `work` in a forked process that dies at `point`; below 0 is a signal."""
+
+    def run() -> None:
+        os.environ[VARIABLE] = point
+        work(*given)
+
+    process = FORK.Process(target=run)
+    process.start()
+    process.join(120)
+    if process.exitcode is None:
+        process.kill()
+        pytest.fail("the run did not end within two minutes")
+    return int(process.exitcode)
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in sorted(folder.iterdir())}
+
+
+@pytest.fixture(scope="module")
+def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databases]:
+    with Databases(tmp_path_factory.mktemp("postgres")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def undisturbed(cases: Path, databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    assert in_a_process(compute, cases / CASE, folder / "home", databases.fresh(), folder / "out") == 0
+    found = files(folder / "out")
+    assert found["usage_events.jsonl"]
+    return found
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_killed_run_is_repaired_by_the_next(
+    point: str, cases: Path, databases: Databases, undisturbed: dict[str, str], tmp_path: Path
+) -> None:
+    given = (cases / CASE, tmp_path / "home", databases.fresh(), tmp_path / "out")
+    assert in_a_process(compute, *given, point=point) == -signal.SIGKILL, f"nothing died at {point!r}"
+    assert not (tmp_path / "out").exists()
+    assert in_a_process(compute, *given) == 0
+    assert files(tmp_path / "out") == undisturbed
+
+
+def test_two_processes_on_one_hour_book_it_once(
+    cases: Path, databases: Databases, undisturbed: dict[str, str], tmp_path: Path
+) -> None:
+    url = databases.fresh()
+    runs = [
+        FORK.Process(target=compute, args=(cases / CASE, tmp_path / "home", url, tmp_path / f"out{number}"))
+        for number in range(2)
+    ]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join(120)
+    assert [run.exitcode for run in runs] == [0, 0]
+    assert files(tmp_path / "out0") == undisturbed
+    assert files(tmp_path / "out1") == undisturbed
+
+
+def test_a_connection_cut_while_events_are_booked_is_a_failed_run_that_the_next_repairs(
+    cases: Path, databases: Databases, undisturbed: dict[str, str], tmp_path: Path
+) -> None:
+    url = databases.fresh()
+    given = (cases / CASE, tmp_path / "home", url, tmp_path / "out")
+    stop = threading.Event()
+    cutter = threading.Thread(target=_cut_writers, args=(databases.admin(url), stop))
+    cutter.start()
+    try:
+        assert in_a_process(compute, *given) != 0
+    finally:
+        stop.set()
+        cutter.join()
+    assert in_a_process(compute, *given) == 0
+    assert files(tmp_path / "out") == undisturbed
+
+
+def _cut_writers(admin_url: str, stop: threading.Event) -> None:
+    """Ends every connection that has begun to book events."""
+    name = urlsplit(admin_url).path.lstrip("/")
+    with psycopg.connect(urlunsplit(urlsplit(admin_url)._replace(path="/postgres")), autocommit=True) as connection:
+        while not stop.is_set():
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = %s AND query ILIKE '%%usage_events%%' AND pid <> pg_backend_pid()",
+                (name,),
+            )
+            time.sleep(0.001)
+
+
+def test_a_server_stopped_at_once_in_the_middle_loses_nothing_that_was_published(
+    cases: Path, undisturbed: dict[str, str], tmp_path: Path
+) -> None:
+    """The embedded server dies without a checkpoint while a run is in it, and recovers when the next run starts it."""
+    home, out = tmp_path / "home", tmp_path / "out"
+    run = FORK.Process(target=_compute_embedded, args=(cases / CASE, home, out))
+    run.start()
+    pid_file = home / "postgres" / "data" / "postmaster.pid"
+    _wait_for(lambda: (home / "lake" / "gpu_usage").exists())
+    os.kill(int(pid_file.read_text().split()[0]), signal.SIGQUIT)
+    run.join(120)
+    assert run.exitcode != 0
+    assert in_a_process(_compute_embedded, cases / CASE, home, out) == 0
+    assert files(out) == undisturbed
+
+
+def _compute_embedded(bundle: Path, home: Path, out: Path) -> None:
+    settings = load_settings({"FINOPS_HOME": str(home)})
+    with open_site(settings, bundle) as site, dg.DagsterInstance.ephemeral() as instance:
+        assert site.bundle is not None
+        span = site.bundle.start, site.bundle.end
+        outcome = run_hours(replace(site), instance, *span)
+        export(site, *span, outcome.months, booked_since(site, 0), out)
+
+
+def _wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "what was waited for did not happen"
+        time.sleep(0.005)
+
+
