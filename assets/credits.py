@@ -1,15 +1,18 @@
 """Credits on the way: proposed after each hour, decided by a person, kept in step with the charge.
 
 What belongs here: the order of things and the transactions. What does not: SQL (resources/credits.py), arithmetic
-(accounting/credits.py), and how a hour is booked (`events`).
+(accounting/credits.py), and how an hour is booked (`events`).
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -24,10 +27,15 @@ from resources.postgres_arrow import Connection
 from resources.site import Site
 from resources.usage_rows import event_rows
 
+LOOK_BACK_HOURS = 48
+
 
 def propose(site: Site, cluster: str, hours: Sequence[int]) -> int:
-    """Bring the proposals up to date that these hours may change; how many there are of those workloads now."""
-    first, past = min(hours), max(hours) + HOUR_MS
+    """Bring the proposals up to date that these hours may change; how many there are of those workloads now.
+
+    The days before are looked at too: a run that was killed between booking and proposing is caught up with.
+    """
+    first, past = min(hours) - LOOK_BACK_HOURS * HOUR_MS, max(hours) + HOUR_MS
     count = 0
     with site.database.transaction() as connection:
         site.database.credits_lock(connection, cluster)
@@ -91,6 +99,11 @@ def decide(
         amount = _booked_amount(connection, credit_id)
         if new and approve and amount <= 0:
             raise UsageError(f"credit {credit_id}: nothing is charged for this time any more; reject it instead")
+        at_time = now or datetime.now(UTC)
+        for hour, some in groupby(events, key=itemgetter("period_start")):
+            database.append_audit(
+                connection, "credit.booked", _booking(credit_id, found["cluster"], hour, list(some)), at_time
+            )
         if new:
             payload = {
                 "credit_id": credit_id,
@@ -102,7 +115,7 @@ def decide(
                 "decided_by": decided_by.strip(),
                 "event_ids": [event["event_id"] for event in events],
             }
-            database.append_audit(connection, f"credit.{status}", payload, now or datetime.now(UTC))
+            database.append_audit(connection, f"credit.{status}", payload, at_time)
     return Decision(credit_id, status, amount, found["currency"], len(events))
 
 
@@ -138,6 +151,18 @@ def _book(database: Database, connection: Connection, cluster: str, hours: Seque
     events = stored.credit_differences(database, connection, cluster, hours)
     database.copy(connection, "usage_events", event_rows(events))
     return events
+
+
+def _booking(credit_id: str, cluster: str, hour: str, events: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What the audit log keeps of the events of one hour, as of any that are booked."""
+    hashes = "".join(event["content_sha256"] for event in events)
+    return {
+        "credit_id": credit_id,
+        "cluster": cluster,
+        "hour": hour,
+        "events": len(events),
+        "events_sha256": hashlib.sha256(hashes.encode()).hexdigest(),
+    }
 
 
 def _booked_amount(connection: Connection, credit_id: str) -> Decimal:

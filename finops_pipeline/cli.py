@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -51,6 +52,29 @@ audit_app = typer.Typer(help="The hash-chained log of all that was published and
 app.add_typer(audit_app, name="audit")
 
 
+credits_app = typer.Typer(help="Time that was charged without working: to be given back, or not.", no_args_is_help=True)
+app.add_typer(credits_app, name="credits")
+quotas_app = typer.Typer(help="How many GPU-hours a tenant may use.", no_args_is_help=True)
+app.add_typer(quotas_app, name="quotas")
+fairshare_app = typer.Typer(help="Who used less than its share, and who more.")
+app.add_typer(fairshare_app, name="fairshare")
+
+
+class Period(StrEnum):
+    """What usage is summed by, and quotas are for."""
+
+    DAY = "day"
+    MONTH = "month"
+
+
+class CreditStatus(StrEnum):
+    """How far a credit is."""
+
+    PROPOSED = "proposed"
+    APPROVED = "approved"
+    REJECTED = "rejected"
+
+
 class Format(StrEnum):
     """How a statement is written."""
 
@@ -67,6 +91,9 @@ BundleFolder = Annotated[
 OutFolder = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Also write the results as files.")]
 From = Annotated[str | None, typer.Option("--from", metavar="HOUR", help="First hour, like 2026-10-01T10:00Z.")]
 To = Annotated[str | None, typer.Option("--to", metavar="HOUR", help="Hour to end before, like 2026-10-02T00:00Z.")]
+CreditId = Annotated[str, typer.Argument(metavar="ID", help="As `finops credits list` shows it.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why; the audit log keeps it.")]
+DecidedBy = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who decides; your login by default.")]
 
 
 class StoppedError(FinopsError):
@@ -245,7 +272,7 @@ def close_period(
         closing = close_month(database, asked, datetime.now(UTC), dry_run=dry_run)
     _print(closing.data, closing.text, json_output)
     if not closing.gate.open:
-        raise typer.Exit(INCOMPLETE)
+        raise SystemExit(INCOMPLETE)
 
 
 @app.command("reopen", short_help="Make a final month open again, for a reason.")
@@ -281,7 +308,7 @@ def verify_audit(json_output: Json = False) -> None:
         found = verify(database)
     _print(found.data, found.text, json_output)
     if found.exit_code:
-        raise typer.Exit(found.exit_code)
+        raise SystemExit(found.exit_code)
 
 
 @app.command("balance", short_help="Prove usage x price = booked = stated, in SQL alone.")
@@ -305,6 +332,160 @@ def trial_balance(
     wrong = sum(not proof.holds for proof in proofs)
     if wrong:
         _fail(f"{wrong} of {len(proofs)} proofs do not hold", 1)
+
+
+@app.command("findings", short_help="What a person should look at, hour by hour.")
+def list_findings(
+    from_: From = None,
+    to: To = None,
+    kind: Annotated[str | None, typer.Option(metavar="KIND", help="Only this kind, like held_but_idle.")] = None,
+    json_output: Json = False,
+) -> None:
+    """What a person should look at: idle, lost and doubtful capacity; by default of the last 24 published hours."""
+    from finops_pipeline.oversight import findings, findings_text
+    from resources.site import open_database
+
+    first, past = (_hour(option, text) if text else None for option, text in (("--from", from_), ("--to", to)))
+    with open_database(_settings()) as database:
+        rows = findings(database, first, past, kind)
+    _print(rows, findings_text(rows), json_output)
+
+
+@credits_app.command("list")
+def list_credits(
+    status_: Annotated[CreditStatus | None, typer.Option("--status", help="Only these.")] = None,
+    json_output: Json = False,
+) -> None:
+    """All proposed credits, what was decided, and what was given back."""
+    from assets.credits import listed
+    from finops_pipeline.oversight import credits_json, credits_text
+    from resources.site import open_database
+
+    with open_database(_settings()) as database:
+        rows = listed(database, status_)
+    _print(credits_json(rows), credits_text(rows), json_output)
+
+
+@credits_app.command("approve")
+def approve_credit(credit_id: CreditId, reason: Reason, by: DecidedBy = None, json_output: Json = False) -> None:
+    """Give back what was charged for the time; booked once, never more than is charged, audited."""
+    _decide(credit_id, reason, by, json_output, approve=True)
+
+
+@credits_app.command("reject")
+def reject_credit(credit_id: CreditId, reason: Reason, by: DecidedBy = None, json_output: Json = False) -> None:
+    """Give nothing back; audited, and not proposed again."""
+    _decide(credit_id, reason, by, json_output, approve=False)
+
+
+@app.command("usage", short_help="GPU-hours of each tenant and class, against its quotas.")
+def tenant_usage(
+    by: Annotated[Period, typer.Option(help="Sum by UTC day or month.")] = Period.MONTH,
+    tenant: Annotated[UUID | None, typer.Option(metavar="UUID", help="Only this tenant.")] = None,
+    from_: Annotated[str | None, typer.Option("--from", metavar="DAY", help="First day, like 2026-10-01.")] = None,
+    to: Annotated[str | None, typer.Option("--to", metavar="DAY", help="Day to end before.")] = None,
+    json_output: Json = False,
+) -> None:
+    """GPU-hours that each tenant was given, by UTC day or month and class, and how much of its quotas that is."""
+    from finops_pipeline.oversight import plain, usage, usage_text
+    from resources.site import open_database
+
+    first, past = (_hour(option, text).date() if text else None for option, text in (("--from", from_), ("--to", to)))
+    with open_database(_settings()) as database:
+        rows = usage(database, by, None if tenant is None else str(tenant), first, past)
+    _print([plain(row) for row in rows], usage_text(rows), json_output)
+
+
+@quotas_app.command("set")
+def set_tenant_quota(
+    tenant: Annotated[UUID, typer.Argument(metavar="TENANT")],
+    hours: Annotated[str, typer.Argument(metavar="GPU-HOURS", help="Like 500, or `none` to take the quota away.")],
+    period: Annotated[Period, typer.Option(help="Per UTC day or month.")] = Period.MONTH,
+    placed_class: Annotated[str | None, typer.Option("--class", metavar="CLASS", help="Only for this class.")] = None,
+    json_output: Json = False,
+) -> None:
+    """Set how many GPU-hours a tenant may be given; whoever places workloads enforces it."""
+    from finops_pipeline.oversight import plain, quotas, quotas_text, set_quota
+    from resources.site import open_database
+
+    with open_database(_settings()) as database:
+        set_quota(database, str(tenant), placed_class, period, None if hours == "none" else _decimal(hours))
+        rows = quotas(database)
+    _print([plain(row) for row in rows], quotas_text(rows), json_output)
+
+
+@quotas_app.command("list")
+def list_quotas(json_output: Json = False) -> None:
+    """All quotas."""
+    from finops_pipeline.oversight import plain, quotas, quotas_text
+    from resources.site import open_database
+
+    with open_database(_settings()) as database:
+        rows = quotas(database)
+    _print([plain(row) for row in rows], quotas_text(rows), json_output)
+
+
+@fairshare_app.callback(invoke_without_command=True)
+def list_fair_shares(
+    context: typer.Context,
+    half_life: Annotated[
+        float, typer.Option("--half-life", min=0.01, metavar="DAYS", help="Usage so old counts half.")
+    ] = 7.0,
+    json_output: Json = False,
+) -> None:
+    """Who used less than its share, as Slurm's classic algorithm defines it: above 0.5 is less, below is more."""
+    from finops_pipeline.oversight import fairshare, fairshare_json, fairshare_text
+    from resources.site import open_database
+
+    if context.invoked_subcommand is not None:
+        return
+    with open_database(_settings()) as database:
+        rows = fairshare(database, datetime.now(UTC), half_life)
+    _print(fairshare_json(rows), fairshare_text(rows), json_output)
+
+
+@fairshare_app.command("set")
+def set_fair_share(
+    node: Annotated[str, typer.Argument(metavar="NAME", help="An account, or a tenant's uuid.")],
+    shares: Annotated[str, typer.Argument(metavar="SHARES", help="Against those with the same parent; 1 if not set.")],
+    parent: Annotated[str | None, typer.Option(metavar="ACCOUNT", help="The account that it belongs to.")] = None,
+) -> None:
+    """Give an account or a tenant its shares."""
+    from finops_pipeline.oversight import set_share
+    from resources.site import open_database
+
+    with open_database(_settings()) as database:
+        set_share(database, node, parent, _decimal(shares))
+    typer.echo(f"{node} has {shares} shares{f' in {parent}' if parent else ''}")
+
+
+@app.command("explain", short_help="Where an amount comes from, back to the raw readings.")
+def explain_amount(
+    event_id: Annotated[str | None, typer.Argument(metavar="[EVENT]", help="Id of a usage event.")] = None,
+    tenant: Annotated[UUID | None, typer.Option(metavar="UUID", help="Or: a tenant,")] = None,
+    deployment: Annotated[
+        str | None, typer.Option(metavar="ID", help="a deployment (`idle` for nobody's time),")
+    ] = None,
+    hour: Annotated[str | None, typer.Option(metavar="HOUR", help="and an hour, like 2026-10-01T10:00Z.")] = None,
+    bundle: BundleFolder = None,
+    json_output: Json = False,
+) -> None:
+    """Where an amount comes from: event, split, cost and policy, usage, lifecycle events, windows, readings (A35).
+
+    What it prints recomputes to the amount.
+    """
+    from finops_pipeline.explain import explain_event, explain_hour, open_sources, tree_text
+
+    wanted = [value is not None for value in (tenant, deployment, hour)]
+    if any(wanted) != all(wanted) or (event_id is None) != all(wanted):
+        raise UsageError("name the id of an event, or all of --tenant, --deployment and --hour")
+    settings = _settings()
+    with open_sources(settings, bundle or settings.bundle) as sources:
+        if event_id is not None:
+            told = explain_event(sources, event_id)
+        else:
+            told = explain_hour(sources, str(tenant), str(deployment), _hour("--hour", str(hour)))
+    _print(told, tree_text(told), json_output)
 
 
 @policies_app.command("add", short_help="Add policies from a file.")
@@ -378,10 +559,32 @@ def dev(port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the UI
     with instance_of(settings):
         os.environ["DAGSTER_HOME"] = str(dagster_home(settings))
     os.environ["FINOPS_HOME"] = str(settings.home.absolute())
+    os.environ.setdefault("PYTHONWARNINGS", "ignore:Function `dev_command` is superseded")
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     program = str(Path(sys.executable).with_name("dagster"))
     os.execv(  # noqa: S606
         program, [program, "dev", "-m", "finops_pipeline.definitions", "-h", "127.0.0.1", "-p", str(port)]
     )
+
+
+def _decide(credit_id: str, reason: str, by: str | None, json_output: bool, *, approve: bool) -> None:
+    import getpass
+    from dataclasses import asdict
+
+    from assets.credits import decide
+    from resources.site import open_database
+
+    with open_database(_settings()) as database:
+        made = decide(database, credit_id, approve=approve, reason=reason, decided_by=by or getpass.getuser())
+    text = f"{made.id} is {made.status}: {made.amount:f} {made.currency} given back, {made.booked} events booked now\n"
+    _print(asdict(made), text, json_output)
+
+
+def _decimal(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        raise UsageError(f"{text}: not a number") from None
 
 
 def _settings() -> Settings:

@@ -18,6 +18,7 @@ from assets.samples import gpu_samples
 from assets.series import dcgm_series
 from assets.statement import gpu_allocation
 from assets.usage import gpu_usage
+from finops_pipeline.notifications import held_but_idle_sensor
 from finops_pipeline.settings import environment, load_settings
 from resources.clickhouse import Replica
 from resources.site import Site, open_database, open_site
@@ -146,7 +147,7 @@ def build(site: object = configured_site) -> dg.Definitions:
         assets=[*EXTERNAL, *HOURLY, *MONTHLY, *REPLICA],
         jobs=[hourly_job, monthly_job, replica_job],
         schedules=[hourly_schedule, monthly_schedule],
-        sensors=[recompute_sensor, replica_sensor],
+        sensors=[recompute_sensor, replica_sensor, held_but_idle_sensor],
         resources={"site": site},
         executor=dg.in_process_executor,
     )

@@ -1,4 +1,6 @@
-"""`finops replica`: the ledger's copy in ClickHouse, by hand. Without Dagster, so that it answers at once.
+"""The ledger's copy in ClickHouse from the command line: `finops replica`, and after `finops run`.
+
+The commands do without Dagster, so that they answer at once.
 
 What belongs here: the commands, and what a person or a program reads. What does not: how it is done
 (`resources.replication`).
@@ -13,10 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from finops_pipeline.errors import FinopsError
+
 if TYPE_CHECKING:
+    from finops_pipeline.settings import Settings
     from resources.clickhouse import ClickHouse
     from resources.postgres import Database
     from resources.replication import Difference, Synced
+    from resources.site import Site
 
 INCOMPLETE = 3
 COLUMNS = ("tenant_id", "day", "ledger_rows", "replica_rows", "ledger_cost", "replica_cost")
@@ -71,6 +77,22 @@ def rebuild_now(json_output: Json = False) -> None:
 
     with _doors() as (database, replica):
         _report(replica, rebuild(database, replica, told=_teller(json_output)), json_output)
+
+
+def keep_up(settings: Settings, site: Site) -> None:
+    """After a run, where that is asked for, bring the replica up to date, as a run that Dagster shows.
+
+    A failure is told on stderr and is not the run's: what is booked is booked, and the next time does the rest.
+    """
+    if not site.replica.automatic:
+        return
+    from finops_pipeline.runner import instance_of, run_replica
+
+    try:
+        with instance_of(settings) as instance:
+            run_replica(site, instance)
+    except FinopsError as error:
+        typer.echo(f"finops: the replica is behind the ledger: {error}; finops replica sync tries again", err=True)
 
 
 @contextmanager

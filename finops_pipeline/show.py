@@ -98,10 +98,15 @@ def _bars(stages: Sequence[str], hours: int) -> Iterator[Told]:
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         tasks: dict[str, TaskID] = {stage: bars.add_task(stage, start=False, total=hours, hour="") for stage in stages}
+        following = dict(zip(stages, stages[1:], strict=False))
+        bars.start_task(tasks[stages[0]])
 
         def told(stage: str, hour: int) -> None:
-            bars.start_task(tasks[stage])
+            if not bars.tasks[tasks[stage]].started:
+                bars.start_task(tasks[stage])
             bars.update(tasks[stage], advance=1, hour=hour_text(hour))
+            if bars.tasks[tasks[stage]].finished and stage in following:
+                bars.start_task(tasks[following[stage]])
 
         yield told
 
@@ -273,7 +278,7 @@ def balance_table(proofs: Sequence[Proof]) -> str:
                 PROOFS[proof.proof] if proof.measure == "amount" else f"{PROOFS[proof.proof]}, {proof.measure}",
                 proof.tenant_id or "all",
                 proof.currency or "unpriced",
-                *(f"{value:f}" for value in (proof.left, proof.right, proof.difference)),
+                *(f"{value:.9f}" for value in (proof.left, proof.right, proof.difference)),
                 "yes" if proof.holds else "NO",
             ]
             for proof in shown

@@ -1,7 +1,7 @@
 """The door to ClickHouse, where a copy of `eai.usage_events` is kept for analytics.
 
 One client for both: a server over HTTP(S) (EAI_CLICKHOUSE_URL), or chDB, the same engine in this process, whose folder
-serves one process at a time. All calls are repeated on transient failures: every one of them may safely happen twice.
+serves one process at a time. All calls are repeated on transient failures, so each must be safe to happen twice.
 
 Belongs here: ClickHouse's half of the replication. Does not: DDL (contracts/clickhouse), the ledger's half
 (ledger_source.py), and what to do about a difference (assets/replica.py). Rules: A31, A32.
@@ -223,7 +223,7 @@ class ClickHouse:
             self._insert(self._table, copies.filter(pc.equal(months, month)))
 
     def remove(self, days: Collection[Day], keep: datetime) -> None:
-        """Delete the rows of these days but the copies made at `keep`."""
+        """Delete the rows of these days, not more than a few thousand, but for the copies made at `keep`."""
         pairs = ", ".join(f"(toUUID('{tenant}'), toDate32('{day}'))" for tenant, day in sorted(days))
         self._command(
             f"ALTER TABLE {self._table} DELETE WHERE (tenant_id, day) IN ({pairs})"
@@ -258,14 +258,31 @@ class ClickHouse:
         Readers see the old rows until then. After an error the replica stays as it was. An administrator's engine
         (ReplicatedReplacingMergeTree) is kept, unless the table is of another version.
         """
-        self._command(f"DROP TABLE IF EXISTS {_REBUILT} SYNC")
+        self._drop_rebuilt()
         current = self._stale() is None
-        self._command(f"CREATE TABLE {_REBUILT} AS {EVENTS}" if current else statement(EVENTS, _REBUILT))
+        self._command(f"CREATE TABLE IF NOT EXISTS {_REBUILT} AS {EVENTS}" if current else statement(EVENTS, _REBUILT))
         yield ClickHouse(self._client, self.where, self._database, _REBUILT)
-        self._command(f"EXCHANGE TABLES {_REBUILT} AND {EVENTS}")
-        self._command(f"DROP TABLE {_REBUILT} SYNC")
+        self._exchange()
+        self._drop_rebuilt()
         for name in VIEWS:
             self._command(statement(name))
+
+    def _exchange(self) -> None:
+        """The only command that undoes itself if it is repeated: each try looks first whether it has happened."""
+        query = "SELECT uuid FROM system.tables WHERE database = {database:String} AND name = {name:String}"
+        ((fresh,),) = self._rows(query, database=self._database, name=_REBUILT)
+
+        def once() -> None:
+            parameters = {"database": self._database, "name": EVENTS}
+            if [fresh] not in map(list, self._client.query(query, parameters).result_rows):
+                self._client.command(f"EXCHANGE TABLES {_REBUILT} AND {EVENTS}")
+
+        self._tried(once)
+
+    def _drop_rebuilt(self) -> None:
+        """DROP alone keeps the data for minutes, and DROP ... SYNC never ends in chDB."""
+        self._command(f"TRUNCATE TABLE IF EXISTS {_REBUILT}")
+        self._command(f"DROP TABLE IF EXISTS {_REBUILT}")
 
     # Calls
 

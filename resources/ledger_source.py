@@ -20,7 +20,6 @@ from finops_pipeline.errors import SourceError
 from resources.postgres import Database
 from resources.postgres_arrow import Connection
 
-BATCH_ROWS = 50_000
 PATIENCE_SECONDS = 30.0
 
 _ARROW = {
@@ -82,7 +81,7 @@ def settled(database: Database, patience: float = PATIENCE_SECONDS) -> int:
     return last
 
 
-def read(database: Database, after: int, upto: int, limit: int = BATCH_ROWS) -> pa.Table:
+def read(database: Database, after: int, upto: int, limit: int) -> pa.Table:
     """The next rows (ROWS) that arrived in (after, upto], at most `limit`, in order of arrival."""
     return _rows(
         database,

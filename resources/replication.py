@@ -21,8 +21,10 @@ from resources.postgres import Database
 
 ROUNDS = 3
 """Repairs before a difference counts as one that stays."""
-REPAIR_ROWS, REPAIR_DAYS = 50_000, 1_000
-"""Rows and tenant's days that are repaired at a time."""
+BATCH_ROWS = 50_000
+"""Rows that are copied, or repaired, at a time."""
+REMOVED_DAYS = 2_000
+"""Tenant's days of one deletion: it takes ClickHouse about a second, and a query has at most 256 KiB."""
 NOTHING = State(0, "-", "")
 
 
@@ -135,7 +137,7 @@ def _batches(
     database: Database, replica: ClickHouse, after: int, upto: int, copied_at: datetime
 ) -> Iterator[tuple[int, int]]:
     """Write batch after batch; the last order of arrival of each, once it is stored, and its rows."""
-    while (batch := ledger_source.read(database, after, upto)).num_rows:
+    while (batch := ledger_source.read(database, after, upto, BATCH_ROWS)).num_rows:
         replica.write(batch, copied_at)
         after = batch["seq"][-1].as_py()
         yield after, batch.num_rows
@@ -181,16 +183,18 @@ def _repair(database: Database, replica: ClickHouse, differences: Sequence[Diffe
         rows = ledger_source.read_days(database, [difference.day for difference in part], upto)
         replica.write(rows, copied_at)
         written += rows.num_rows
-        if stale := [difference.day for difference in part if difference.replica.rows]:
-            replica.remove(stale, keep=copied_at)
+    stale = sorted((d.day for d in differences if d.replica.rows), key=lambda day: day.day)
+    for first in range(0, len(stale), REMOVED_DAYS):
+        replica.remove(stale[first : first + REMOVED_DAYS], keep=copied_at)
     replica.note("repaired", mark, written, copied_at)
 
 
 def _parts(differences: Sequence[Difference]) -> Iterator[list[Difference]]:
+    """What is written at a time: neighbouring days, of not too many rows."""
     part: list[Difference] = []
     rows = 0
-    for difference in differences:
-        if part and (rows + difference.ledger.rows > REPAIR_ROWS or len(part) == REPAIR_DAYS):
+    for difference in sorted(differences, key=lambda difference: difference.day.day):
+        if part and (rows + difference.ledger.rows > BATCH_ROWS or len(part) == BATCH_ROWS):
             yield part
             part, rows = [], 0
         part.append(difference)

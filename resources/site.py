@@ -77,7 +77,7 @@ class Site:
     """told of each hour that a stage has finished"""
     retries: int = 3
     """how often a stage is tried again after a transient failure, beyond the tries of the door itself"""
-    replica: Replica = Replica()
+    replica: Replica = field(default_factory=Replica)
     """where the ledger's copy in ClickHouse is"""
 
     def is_default(self, cluster: str) -> bool:

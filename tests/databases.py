@@ -34,13 +34,16 @@ class Databases:
 
     def fresh(self) -> str:
         """URL of a new database, as the worker."""
+        return self.copy_of(self._server.url)
+
+    def copy_of(self, url: str) -> str:
+        """URL of a copy of a database of this server that nobody is connected to."""
         self._count += 1
         name, parts = f"fresh_{self._count}", urlsplit(self._server.admin_url)
+        template = urlsplit(url).path.lstrip("/")
         with psycopg.connect(urlunsplit(parts._replace(path="/postgres")), autocommit=True) as connection:
             connection.execute(
-                sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
-                    sql.Identifier(name), sql.Identifier(parts.path.lstrip("/"))
-                )
+                sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
             )
         return urlunsplit(urlsplit(self._server.url)._replace(path=f"/{name}"))
 

@@ -1,4 +1,4 @@
-CREATE TABLE {table}
+CREATE TABLE IF NOT EXISTS {table}
 (
     tenant_id             UUID                            COMMENT 'tenant that used, and pays',
     day                   Date32 MATERIALIZED toDate32(ifNull(period_start, occurred_at)) COMMENT 'UTC day of the usage: of period_start, or of occurred_at where there is none (llm)',

@@ -1,4 +1,4 @@
-CREATE TABLE {table}
+CREATE TABLE IF NOT EXISTS {table}
 (
     step      UInt64               COMMENT 'number of the note, from 1; the last one holds',
     seq       Int64                COMMENT 'all rows of Postgres up to this order of arrival are copied',

@@ -76,9 +76,9 @@ class Timeline:
     scrape_ms: Ints
     """scrape interval of each device in the hour"""
     runs: Runs
-    last_before: Ints
-    first_after: Ints
-    """nearest instant with a sample beyond the hour, a device"""
+    last_before: Edge
+    first_after: Edge
+    """nearest instant with a sample beyond the hour, a device; the value is the label set then"""
     before: Mapping[Quantity, Edge]
     after: Mapping[Quantity, Edge]
     together: frozenset[tuple[int, int]]
@@ -262,12 +262,9 @@ def lay_together(
     here = hour == start
     row_scrape = ints(table["scrape_seconds"])
     scrape[device[here]] = row_scrape[here]
-    first_at, last_at = ints(table["first_at"]), ints(table["last_at"])
     before, after = hour < start, hour > start
-    last_before = np.full(count, NEVER_BEFORE, dtype=np.int64)
-    np.maximum.at(last_before, device[before], last_at[before])
-    first_after = np.full(count, NEVER_AFTER, dtype=np.int64)
-    np.minimum.at(first_after, device[after], first_at[after])
+    last = (ints(table["last_at"]), _interned(table["last_labels"], sets))
+    first = (ints(table["first_at"]), _interned(table["first_labels"], sets))
     edges = _edges(table, device, board, before, after, count, len(boards))
     runs = _joined_runs(table, hour, device, start, sets, row_scrape, config)
     index = {key: position for position, key in enumerate(keys)}
@@ -281,8 +278,8 @@ def lay_together(
         sets=sets,
         scrape_ms=scrape * 1000,
         runs=runs,
-        last_before=last_before,
-        first_after=first_after,
+        last_before=_edge(device, *last, before, count, NEVER_BEFORE),
+        first_after=_edge(device, *first, after, count, NEVER_AFTER),
         before=edges[0],
         after=edges[1],
         together=frozenset((int(device[row]), index[key]) for row, key in zip(linked, others, strict=True)),
@@ -325,14 +322,18 @@ def _edges(
         shared = quantity in (Quantity.POWER, Quantity.ENERGY)
         owner, owners = (board[device], boards) if shared else (device, count)
         for side, (which, rows, never) in enumerate((("last", before, NEVER_BEFORE), ("first", after, NEVER_AFTER))):
-            at = ints(table[f"{name}_{which}_at"], never)
-            value = ints(table[f"{name}_{which}_value"])
-            order = np.lexsort((value, at if side == 0 else -at, owner))
-            order = order[rows[order] & (at[order] != never)]
-            edge = Edge(np.full(owners, never, dtype=np.int64), np.zeros(owners, dtype=np.int64))
-            edge.at[owner[order]], edge.value[owner[order]] = at[order], value[order]
-            sides[side][quantity] = edge
+            at, value = ints(table[f"{name}_{which}_at"], never), ints(table[f"{name}_{which}_value"])
+            sides[side][quantity] = _edge(owner, at, value, rows, owners, never)
     return sides
+
+
+def _edge(owner: Ints, at: Ints, value: Ints, rows: Bools, owners: int, never: int) -> Edge:
+    """Of the rows, each owner's latest if `never` is before the hour, else its earliest."""
+    order = np.lexsort((value, at if never < 0 else -at, owner))
+    order = order[rows[order] & (at[order] != never)]
+    edge = Edge(np.full(owners, never, dtype=np.int64), np.zeros(owners, dtype=np.int64))
+    edge.at[owner[order]], edge.value[owner[order]] = at[order], value[order]
+    return edge
 
 
 def _joined_runs(

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from finops_pipeline.accounting.arrays import Bools, Ints, changes, group_bounds
 from finops_pipeline.accounting.exact import HOUR_MS, rows_of
+from finops_pipeline.accounting.holding import NOBODY
 from finops_pipeline.accounting.lifecycle import NANO
-from finops_pipeline.accounting.pieces import NOBODY
 from finops_pipeline.accounting.scene import Finding, Kind, Scene, sums
 
 

@@ -26,6 +26,7 @@ from finops_pipeline.accounting.readings import NO_LABELS
 NEAR_MS = 10 * 60 * 1000
 """How long a label may be missing (A17 c), and how far away a sharing workload may have been seen (A17 d)."""
 FAR = 1 << 40
+NOBODY = -1
 WIDE = 1 << 20
 """more windows than there are within reach"""
 
@@ -43,6 +44,15 @@ class State(IntEnum):
     """read, and nobody's"""
     NO_DATA = 4
     """silent, and nobody's"""
+
+
+@dataclass(frozen=True)
+class Instants:
+    """The hour's instants with a sample, in the timeline's numbers, ascending by (device, at)."""
+
+    device: Ints
+    at: Ints
+    label_set: Ints
 
 
 @dataclass(frozen=True)
@@ -107,12 +117,15 @@ class _Spans:
         return _Spans(self.device[index], self.interval[index], self.first[index], self.last[index])
 
 
-def hold(timeline: Timeline, intervals: Intervals, replaced: Bools, config: AccountingConfig) -> Holding:
+def hold(
+    timeline: Timeline, instants: Instants, intervals: Intervals, replaced: Bools, config: AccountingConfig
+) -> Holding:
     """Apply A17 to the hour of `timeline`; only intervals that run in it can hold something then.
 
     `replaced` (devices x windows) is where a device is not there any more (A21).
     """
-    hour = _Hour(timeline, intervals.running_in(timeline.start, timeline.start + HOUR_MS), replaced, config)
+    running = intervals.running_in(timeline.start, timeline.start + HOUR_MS)
+    hour = _Hour(timeline, instants, running, replaced, config)
     by_label = [hour.claims_of_spans(), hour.claims_of_labelled_pods()]
     carried = hour.claims_carried(by_label)
     through_gaps = hour.claims_of_pods_between(silent=True)
@@ -159,7 +172,15 @@ def matched_units(holding: Holding, config: AccountingConfig) -> Ints:
 class _Hour:
     """The tables that A17's steps share: label runs, spans of intervals, cells."""
 
-    def __init__(self, timeline: Timeline, intervals: Intervals, replaced: Bools, config: AccountingConfig) -> None:
+    def __init__(
+        self,
+        timeline: Timeline,
+        instants: Instants,
+        intervals: Intervals,
+        replaced: Bools,
+        config: AccountingConfig,
+    ) -> None:
+        self.instants = instants
         self.timeline, self.intervals, self.replaced, self.config = timeline, intervals, replaced, config
         self.devices, self.windows, self.width = len(timeline.devices), config.windows, config.window_ms
         self.begin = np.clip(intervals.start - timeline.start, -FAR, FAR)
@@ -206,12 +227,10 @@ class _Hour:
         flat = np.array([i for m in members for i in m], dtype=np.int64)
         runs = self.timeline.runs
         run, position = spread(sizes[runs.label_set])
-        named_interval, named_device = self._named()
-        reach = REACH_HOURS * self.windows
-        interval = np.concatenate([flat[(np.cumsum(sizes) - sizes)[runs.label_set[run]] + position], named_interval])
-        device = np.concatenate([runs.device[run], named_device])
-        first = np.concatenate([runs.first[run], np.full(len(named_interval), -reach)])
-        last = np.concatenate([runs.last[run], np.full(len(named_interval), self.windows + reach - 1)])
+        named = self._named_spans()
+        interval = np.concatenate([flat[(np.cumsum(sizes) - sizes)[runs.label_set[run]] + position], named.interval])
+        device = np.concatenate([runs.device[run], named.device])
+        first, last = np.concatenate([runs.first[run], named.first]), np.concatenate([runs.last[run], named.last])
         first = np.maximum(first, self.begin[interval] // self.width)
         last = np.minimum(last, -(-self.end[interval] // self.width) - 1)
         some = first <= last
@@ -233,6 +252,22 @@ class _Hour:
         after = _Spans(part.device, part.interval, np.maximum(part.first, self.windows), part.last)
         inside = _Spans(part.device[span], part.interval[span], window, window)
         return _union(_joined([rest, inside, *(side.take(side.first <= side.last) for side in (before, after))]))
+
+    def _named_spans(self) -> _Spans:
+        """Where the devices of `gpu_uuids` count as named: anywhere within reach. Beyond the hour, an instance or a
+        board that has several must have been read there, for it may have been taken away meanwhile (A21).
+        """
+        interval, device = self._named()
+        reach = REACH_HOURS * self.windows
+        crowded = np.bincount(self.timeline.board, minlength=1)[self.timeline.board[device]] > 1
+        first = np.where(crowded, 0, -reach)
+        last = np.where(crowded, 0, reach) + self.windows - 1
+        runs = self.timeline.runs
+        begin = np.searchsorted(runs.device, device[crowded], "left")
+        pair, position = spread(np.searchsorted(runs.device, device[crowded], "right") - begin)
+        run = begin[pair] + position
+        seen = _Spans(runs.device[run], interval[crowded][pair], runs.first[run], runs.last[run])
+        return _joined([_Spans(device, interval, first, last), seen])
 
     def _named(self) -> tuple[Ints, Ints]:
         """Pairs of interval and device of `gpu_uuids`, as far as the device exists."""
@@ -411,7 +446,8 @@ class _Hour:
         runs = self.timeline.runs
         left, right, first, last = self._silences(runs) if silent else self._drops(runs)
         device = runs.device[left]
-        pairs, inverse = np.unique(np.stack([runs.label_set[left], runs.label_set[right]]), axis=1, return_inverse=True)
+        sides = self._sides(device, first, last) if silent else (runs.label_set[left], runs.label_set[right])
+        pairs, inverse = np.unique(np.stack(sides), axis=1, return_inverse=True)
         common = [sorted({*self.pods_of_set[a]} & {*self.pods_of_set[b]}) for a, b in pairs.T.tolist()]
         sizes = np.array([len(pods) for pods in common], dtype=np.int64)
         flat = np.array([pod for pods in common for pod in pods], dtype=np.int64)
@@ -428,6 +464,19 @@ class _Hour:
         first, last = np.maximum(runs.last[:-1] + 1, 0), np.minimum(runs.first[1:] - 1, self.windows - 1)
         index = np.flatnonzero(same & (first <= last))
         return index, index + 1, first[index], last[index]
+
+    def _sides(self, device: Ints, first: Ints, last: Ints) -> tuple[Ints, Ints]:
+        """Labels of the readings before and after silent windows of the hour, wherever they were read (A14)."""
+        known, start = self.instants, self.timeline.start
+        key = known.device * (2 * HOUR_MS) + known.at - start
+        before = np.searchsorted(key, device * (2 * HOUR_MS) + first * self.width) - 1
+        after = np.searchsorted(key, device * (2 * HOUR_MS) + (last + 1) * self.width)
+        devices = np.append(known.device, NOBODY)
+        sets = np.append(known.label_set, NO_LABELS)
+        return (
+            np.where(devices[before] == device, sets[before], self.timeline.last_before.value[device]),
+            np.where(devices[after] == device, sets[after], self.timeline.first_after.value[device]),
+        )
 
     def _drops(self, runs: Runs) -> tuple[Ints, Ints, Ints, Ints]:
         """Runs without a label, at most 10 minutes long, directly between two others."""
@@ -534,9 +583,10 @@ class _Hour:
     def _between_pods(self) -> Bools:
         """Silent windows between readings of two different pods without events (A14)."""
         runs = self.timeline.runs
-        left, right, first, last = self._silences(runs)
+        left, _, first, last = self._silences(runs)
         has_pods = np.array([len(pods) > 0 for pods in self.pods_of_set], dtype=bool)
-        both = has_pods[runs.label_set[left]] & has_pods[runs.label_set[right]]
+        before, after = self._sides(runs.device[left], first, last)
+        both = has_pods[before] & has_pods[after]
         row, offset = spread((last - first + 1)[both])
         between = np.zeros((self.devices, self.windows), dtype=bool)
         between[runs.device[left][both][row], first[both][row] + offset] = True

@@ -18,7 +18,7 @@ from finops_pipeline.accounting.config import REACH_HOURS, AccountingConfig
 from finops_pipeline.accounting.deployments import pod_owners
 from finops_pipeline.accounting.exact import HOUR_MS
 from finops_pipeline.accounting.findings import findings_table
-from finops_pipeline.accounting.holding import hold
+from finops_pipeline.accounting.holding import Instants, hold
 from finops_pipeline.accounting.lifecycle import running_intervals
 from finops_pipeline.accounting.pieces import hour_pieces, places
 from finops_pipeline.accounting.readings import read_hour
@@ -63,10 +63,11 @@ def sample_hour(
     listed = dict(zip(texts(inventory["gpu_uuid"]), texts(inventory["model"]), strict=True))
     around = summaries if start in summaries else {**summaries, start: summarise(hour, config)}
     timeline = lay_together(start, around, listed, hour.sets, config)
-    instant_device = places(hour.devices.key, timeline.devices.key)[hour.instant_device]
-    seen = presence(instant_device, hour.instant_at, timeline, config)
+    device = places(hour.devices.key, timeline.devices.key)[hour.instant_device]
+    instants = Instants(device, hour.instant_at, hour.instant_set)
+    seen = presence(device, hour.instant_at, timeline, config)
     intervals = running_intervals(records["workload_events"], now_ms, config)
-    holding = hold(timeline, intervals, seen.replaced, config)
+    holding = hold(timeline, instants, intervals, seen.replaced, config)
     found = hour_pieces(hour, timeline, seen, holding, inventory, config)
     owners = pod_owners(holding.pods, records["deployments"])
     matches = matches_table(holding, timeline, config)

@@ -12,9 +12,8 @@ import numpy as np
 
 from finops_pipeline.accounting.arrays import Ints, spread
 from finops_pipeline.accounting.exact import HOUR_MS
-from finops_pipeline.accounting.holding import State
+from finops_pipeline.accounting.holding import NOBODY, State
 from finops_pipeline.accounting.lifecycle import NANO
-from finops_pipeline.accounting.pieces import NOBODY
 from finops_pipeline.accounting.scene import Finding, Kind, Scene, listed, sums
 
 OF_NOBODY = {State.IDLE: "idle", State.STALE: "stale", State.UNATTRIBUTED: "unattributed"}

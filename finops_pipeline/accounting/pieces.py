@@ -19,14 +19,13 @@ from finops_pipeline.accounting.arrays import Bools, Ints, Texts, changes, group
 from finops_pipeline.accounting.config import AccountingConfig, Quantity
 from finops_pipeline.accounting.energy import Counter, counter_of, stretch_energy
 from finops_pipeline.accounting.exact import half_even_div
-from finops_pipeline.accounting.holding import Holding, matched_units
+from finops_pipeline.accounting.holding import NOBODY, Holding, matched_units
 from finops_pipeline.accounting.lifecycle import NANO
 from finops_pipeline.accounting.readings import HourReadings, Readings
 from finops_pipeline.accounting.visibility import Presence, visible_windows
 from finops_pipeline.accounting.windows import Filled, Method, fill, gap_windows
 
 Codes = npt.NDArray[np.int8]
-NOBODY = -1
 
 
 @dataclass(frozen=True)

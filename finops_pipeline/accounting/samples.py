@@ -15,8 +15,8 @@ from finops_pipeline.accounting.around import Timeline
 from finops_pipeline.accounting.arrays import Column, Ints, Texts, changes
 from finops_pipeline.accounting.config import AccountingConfig
 from finops_pipeline.accounting.deployments import PodOwner
-from finops_pipeline.accounting.holding import Holding
-from finops_pipeline.accounting.pieces import NOBODY, HourPieces, Measure
+from finops_pipeline.accounting.holding import NOBODY, Holding
+from finops_pipeline.accounting.pieces import HourPieces, Measure
 from finops_pipeline.accounting.windows import RUNGS
 
 MISSING_BIT = 1 << len(RUNGS)

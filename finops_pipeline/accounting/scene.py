@@ -20,9 +20,9 @@ from finops_pipeline.accounting.arrays import Bools, Ints, Texts, changes, group
 from finops_pipeline.accounting.config import RATIO, AccountingConfig
 from finops_pipeline.accounting.deployments import PodOwner
 from finops_pipeline.accounting.exact import hour_text
-from finops_pipeline.accounting.holding import Holding
+from finops_pipeline.accounting.holding import NOBODY, Holding
 from finops_pipeline.accounting.lifecycle import Intervals
-from finops_pipeline.accounting.pieces import NOBODY, HourPieces
+from finops_pipeline.accounting.pieces import HourPieces
 from finops_pipeline.accounting.readings import HourReadings
 from finops_pipeline.accounting.windows import Method
 

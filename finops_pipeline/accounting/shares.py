@@ -36,8 +36,8 @@ from finops_pipeline.accounting.exact import (
     largest_remainder,
     round_half_even,
 )
-from finops_pipeline.accounting.holding import Holding, State, matched_units
-from finops_pipeline.accounting.pieces import NOBODY, HourPieces, Pieces
+from finops_pipeline.accounting.holding import NOBODY, Holding, State, matched_units
+from finops_pipeline.accounting.pieces import HourPieces, Pieces
 from finops_pipeline.accounting.readings import HourReadings, ProcessReadings
 from finops_pipeline.accounting.windows import RUNGS
 

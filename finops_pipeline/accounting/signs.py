@@ -22,9 +22,8 @@ import pyarrow.compute as pc
 from finops_pipeline.accounting.around import Runs
 from finops_pipeline.accounting.arrays import Bools, Ints, ints, spread, texts
 from finops_pipeline.accounting.exact import HOUR_MS
-from finops_pipeline.accounting.holding import FAR, NEAR_MS, WIDE
+from finops_pipeline.accounting.holding import FAR, NEAR_MS, NOBODY, WIDE
 from finops_pipeline.accounting.lifecycle import NANO
-from finops_pipeline.accounting.pieces import NOBODY
 from finops_pipeline.accounting.readings import NO_LABELS
 from finops_pipeline.accounting.scene import Finding, Kind, Scene, listed, stretches, sums
 from finops_pipeline.accounting.windows import Method

@@ -13,7 +13,8 @@ import numpy as np
 from finops_pipeline.accounting.arrays import Ints, changes, group_bounds, spread
 from finops_pipeline.accounting.config import Quantity
 from finops_pipeline.accounting.exact import HOUR_MS
-from finops_pipeline.accounting.pieces import NOBODY, places
+from finops_pipeline.accounting.holding import NOBODY
+from finops_pipeline.accounting.pieces import places
 from finops_pipeline.accounting.readings import Readings
 from finops_pipeline.accounting.scene import Finding, Kind, Scene, stretches, sums
 from finops_pipeline.accounting.windows import Method

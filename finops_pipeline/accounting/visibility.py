@@ -33,7 +33,7 @@ def presence(device: Ints, at: Ints, timeline: Timeline, config: AccountingConfi
     """`device`, `at` are the hour's instants, in the timeline's numbers."""
     shape = (len(timeline.devices), config.windows)
     last_read = np.full(shape, timeline.start - 2 * REACH_HOURS * HOUR_MS, dtype=np.int64)
-    last_read[:, 0] = timeline.last_before
+    last_read[:, 0] = timeline.last_before.at
     window = (at - timeline.start) // config.window_ms
     np.maximum.at(last_read, (device, window), at)
     last_read = np.maximum.accumulate(last_read, axis=1)
@@ -72,7 +72,7 @@ def _replaced(devices: Ints, last_read: Ints, read: Bools, timeline: Timeline) -
     replaced = np.zeros(read.shape, dtype=bool)
     coming = np.zeros(read.shape, dtype=bool)
     coming[:, :-1] = np.logical_or.accumulate(read[:, :0:-1], axis=1)[:, ::-1]
-    coming |= (timeline.first_after != NEVER_AFTER)[:, None]
+    coming |= (timeline.first_after.at != NEVER_AFTER)[:, None]
     board = timeline.board[devices]
     begin, end = np.searchsorted(board, board, "left"), np.searchsorted(board, board, "right")
     row, position = spread(end - begin)

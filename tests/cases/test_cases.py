@@ -9,9 +9,11 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from finops_pipeline.audit import verify
 from finops_pipeline.export import export
 from finops_pipeline.runner import booked_since, last_arrival, run_hours
 from finops_pipeline.settings import load_settings
+from resources.balance import trial_balance
 from resources.site import open_site
 from tests.databases import Databases
 
@@ -40,6 +42,8 @@ def test_case(case: str, cases: Path, databases: Databases, tmp_path: Path) -> N
         outcome = run_hours(site, instance, *span)
         export(site, *span, outcome.months, booked_since(site, before), out)
         assert run_hours(site, instance, *span).booked == 0, "the same inputs book nothing twice (A32)"
+        assert [proof for proof in trial_balance(site.database) if not proof.holds] == [], "the books balance (A24-A33)"
+        assert verify(site.database).findings == [], "the audit log is intact, and tells of everything (A34)"
     for name in EXACT:
         assert (out / name).read_text() == (expected / name).read_text(), name
     assert _quarantine(out / "quarantine.csv") == _quarantine(expected / "quarantine.csv")

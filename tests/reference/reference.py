@@ -2,7 +2,8 @@
 
 One hour of usage, idle lines before pricing, fleet identity and quarantine (A1-A21, A28, A29), from plain Python data:
 numbers are `Fraction`, times are integer milliseconds, and every rule is one function with its number. Nothing here is
-shared with the pipeline, so that the two agree only where both follow the text. What does NOT belong here: prices,
+shared with the pipeline, so that the two agree only where both follow the text; where the text left a choice open, the
+pipeline's own was taken over if it is one of the possible readings, and is listed here. What does NOT belong here: prices,
 tokens, the ledger (A22-A35), files, and anything that is fast and therefore hard to read.
 
 AMBIGUITIES (the text allows more than one reading; the choice taken here)
@@ -14,6 +15,7 @@ AMBIGUITIES (the text allows more than one reading; the choice taken here)
 4.  A13/A19: a board's power and counter are judged with the scrape interval of the device that is looked at.
 5.  A13 rung 5: the class's watts are taken for a whole device with one holder over the window, times the units of
     `gpu_count` that it has there at the window's first moment of being held.
+    Power is one value a board: a holder of any of its instances lets rungs 4 and 5 apply to it (BOARD_HOLDERS).
 6.  A14: "the readings on both sides" are the device's nearest instants with their own labels.
 7.  A17: pods that A14 keeps in a gap also share with a workload that holds the silent device by name.
 8.  A17 (b), (d): devices are looked at in order of uuid and instance, and what a workload took counts for the next.

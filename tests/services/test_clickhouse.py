@@ -26,7 +26,7 @@ from pydantic import SecretStr
 
 from assets.replica import AGREES
 from contracts.clickhouse import COLUMNS, EVENTS, NOTES, SUMMED, VIEWS, Kind
-from finops_pipeline.definitions import replica_sensor
+from finops_pipeline.definitions import definitions, replica_sensor
 from finops_pipeline.errors import FinopsError, SourceError, UsageError
 from finops_pipeline.runner import run_hours, run_replica
 from finops_pipeline.settings import load_settings
@@ -43,7 +43,10 @@ from tests.services.prometheus_server import own_certificate
 ALICE = "a0000000-0000-4000-8000-00000000000a"
 BOB = "b0000000-0000-4000-8000-00000000000b"
 CAROL = "c0000000-0000-4000-8000-00000000000c"
+STRANGER = "d0000000-0000-4000-8000-00000000000d"
 PASSWORD = "hunter2/%@:"
+CHDB = pytest.mark.parametrize("place", ["chdb"], indirect=True)
+"""For a test in which the way to the engine does not matter."""
 TEN = datetime(2026, 10, 1, 10, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 EVENT_COLUMNS = {
@@ -126,7 +129,7 @@ ODD = [
     gpu(workload_id="storage:d1", gpu_model=None, storage_gb_hours="100.5", gpu_seconds=None, energy_wh=None),
     gpu(workload_id="unpriced", cost_amount=None, cost_currency=None, allocation_policy_id=None),
     gpu(workload_id="idle:H100", usage_type="gpu_idle", deployment_id="idle", gpu_seconds="0.001", methods="gap=1.500"),
-    gpu(workload_id="huge", gpu_memory_gb_seconds="9999999999999999999999999.999999999999", cost_amount="-1e20"),
+    gpu(workload_id="huge", gpu_memory_gb_seconds="9999999999999999999999999.999999999999", cost_amount="-1e15"),
     gpu(workload_id="w\t'\"\\\n\x1f{x}", deployment_id="Straße ≠ 東京", cost_currency="USD", cost_amount="0.5"),
     gpu(hour=datetime(2026, 12, 31, 23, tzinfo=UTC), tenant=CAROL),
     gpu(hour=datetime(2027, 1, 1, 0, tzinfo=UTC), tenant=CAROL),
@@ -209,7 +212,7 @@ def by_hand(replica: ClickHouse, command: str) -> None:
 
 def forge(replica: ClickHouse, event: dict[str, Any], copied_at: datetime | None = None, seq: int = 999) -> None:
     """Insert a row that the pipeline has not written."""
-    row = {"booked_at": TEN, "seq": seq, **{name: event.get(name) for name in COLUMNS if name in event}}
+    row: dict[str, Any] = {"booked_at": TEN, "seq": seq, **{name: event.get(name) for name in COLUMNS if name in event}}
     schema = pa.schema([field for field in ledger_source.ROWS if row.get(field.name) is not None])
     values = {
         field.name: [Decimal(row[field.name]) if pa.types.is_decimal(field.type) else row[field.name]]
@@ -340,7 +343,7 @@ def test_late_revisions_are_copied_alone_and_move_the_sums_of_their_month(
 def test_batches_are_read_in_order_of_arrival_and_noted(
     database: Database, replica: ClickHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batches(monkeypatch, 7)
+    monkeypatch.setattr(replication, "BATCH_ROWS", 7)
     book(database, year(30))
     told: list[tuple[int, int]] = []
     sync(database, replica, lambda done, of: told.append((done, of)))
@@ -355,24 +358,17 @@ def test_batches_are_read_in_order_of_arrival_and_noted(
     same_rows(database, replica)
 
 
-def batches(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    whole = ledger_source.read
-    monkeypatch.setattr(ledger_source, "read", lambda database, after, upto: whole(database, after, upto, rows))
-
-
 KILLED = """
 import os, signal, sys
-from pydantic import SecretStr
 from pathlib import Path
-from resources import ledger_source
+from pydantic import SecretStr
+from resources import replication
 from resources.clickhouse import ClickHouse, Replica
 from resources.postgres import Database
-from resources.replication import sync
 where, url, folder, ledger = sys.argv[1:]
-whole = ledger_source.read
-ledger_source.read = lambda database, after, upto: whole(database, after, upto, 11)
-method, name, calls = {"inside a batch": (ClickHouse._insert, "_insert", 6), "before the note": (ClickHouse.note, "note", 2),
-                       "after the note": (ClickHouse.note, "note", 2)}[where] + ()
+replication.BATCH_ROWS = 11
+name, calls = ("_insert", 3) if where == "inside a batch" else ("note", 2)
+method = getattr(ClickHouse, name)
 left = [calls]
 def dying(self, *arguments):
     left[0] -= 1
@@ -383,7 +379,7 @@ def dying(self, *arguments):
         os.kill(os.getpid(), signal.SIGKILL)
 setattr(ClickHouse, name, dying)
 with Replica("auto", SecretStr(url) if url else None, folder=Path(folder)).open() as replica:
-    sync(Database(ledger), replica)
+    replication.sync(Database(ledger), replica)
 """
 
 
@@ -394,7 +390,7 @@ def test_killed_between_batches_it_goes_on_and_ends_the_same(
     book(database, year(40))
     url = place.url.get_secret_value() if place.url else ""
     script = [sys.executable, "-c", KILLED, where, url, str(place.folder), ledger_url]
-    killed = subprocess.run(script, check=False, timeout=120, env=dict(os.environ, PYTHONPATH=os.getcwd()))
+    killed = subprocess.run(script, check=False, timeout=120, env=dict(os.environ, PYTHONPATH=str(Path.cwd())))
     assert killed.returncode == -signal.SIGKILL
     with place.open() as replica:
         assert 0 < raw_count(replica) < 40
@@ -409,7 +405,7 @@ def test_killed_between_batches_it_goes_on_and_ends_the_same(
 def test_a_killed_server_is_a_transient_failure_and_the_next_sync_completes(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batches(monkeypatch, 11)
+    monkeypatch.setattr(replication, "BATCH_ROWS", 11)
     book(database, year(40))
     with ClickHouseFront(tmp_path / "front", PASSWORD) as front:
         place = Replica("auto", SecretStr(front.url("ledger")))
@@ -434,6 +430,7 @@ def test_a_killed_server_is_a_transient_failure_and_the_next_sync_completes(
 # Order of arrival
 
 
+@CHDB
 def test_an_arrival_that_commits_late_is_waited_for(database: Database, ledger_url: str, replica: ClickHouse) -> None:
     slow = Database(ledger_url)
     with slow.transaction() as connection:
@@ -447,6 +444,7 @@ def test_an_arrival_that_commits_late_is_waited_for(database: Database, ledger_u
     assert (synced.copied, synced.differences) == (2, ())
 
 
+@CHDB
 def test_an_arrival_that_commits_too_late_is_found_by_the_comparison(
     database: Database, ledger_url: str, replica: ClickHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -465,6 +463,7 @@ def test_an_arrival_that_commits_too_late_is_found_by_the_comparison(
     same_rows(database, replica)
 
 
+@CHDB
 def test_a_ledger_restored_from_a_backup_takes_the_replica_back(database: Database, replica: ClickHouse) -> None:
     book(database, ODD)
     sync(database, replica)
@@ -497,6 +496,7 @@ BY_HAND = {
 }
 
 
+@CHDB
 @pytest.mark.parametrize("damage", BY_HAND)
 def test_what_was_changed_by_hand_is_found_and_repaired(damage: str, database: Database, replica: ClickHouse) -> None:
     book(database, ODD)
@@ -514,7 +514,7 @@ def test_what_was_changed_by_hand_is_found_and_repaired(damage: str, database: D
 
 FORGED = {
     "a row of a known day": (gpu(workload_id="forged"), None, Day(ALICE, "2026-10-01")),
-    "a row of an unknown tenant": (gpu("d0000000-0000-4000-8000-00000000000d"), None, None),
+    "a row of an unknown tenant": (gpu(STRANGER), None, None),
     "a newer copy with another amount": ({**ODD[0], "seq": 1, "cost_amount": "0.01"}, None, Day(ALICE, "2026-10-01")),
     "a copy from the future": (
         {**ODD[0], "seq": 1, "cost_amount": "0.01"},
@@ -524,6 +524,7 @@ FORGED = {
 }
 
 
+@CHDB
 @pytest.mark.parametrize("merged", [False, True])
 @pytest.mark.parametrize("forged", FORGED)
 def test_what_was_added_by_hand_is_found_and_removed(
@@ -550,6 +551,21 @@ def test_what_was_added_by_hand_is_found_and_removed(
     same_sums(database, replica)
 
 
+def test_all_kinds_of_damage_at_once_are_repaired(database: Database, replica: ClickHouse) -> None:
+    book(database, [*ODD, *year(24)])
+    sync(database, replica)
+    by_hand(replica, f"ALTER TABLE {EVENTS} UPDATE methods = 'x' WHERE seq % 3 = 0")
+    by_hand(replica, f"ALTER TABLE {EVENTS} DELETE WHERE seq % 5 = 0")
+    by_hand(replica, f"ALTER TABLE {EVENTS} DROP PARTITION 202606")
+    forge(replica, gpu(workload_id="forged"))
+    assert len(status(database, replica).differences) == 14
+    sync(database, replica)
+    assert status(database, replica).agrees
+    same_rows(database, replica)
+    same_sums(database, replica)
+
+
+@CHDB
 def test_a_difference_names_tenant_day_rows_and_cost(database: Database, replica: ClickHouse) -> None:
     book(database, ODD)
     sync(database, replica)
@@ -570,13 +586,14 @@ def test_many_days_are_repaired_in_parts(
     sync(database, replica)
     by_hand(replica, f"ALTER TABLE {EVENTS} DELETE WHERE seq % 2 = 0")
     by_hand(replica, f"ALTER TABLE {EVENTS} UPDATE methods = 'x' WHERE seq % 3 = 0")
-    monkeypatch.setattr(replication, "REPAIR_DAYS", 9)
-    monkeypatch.setattr(replication, "REPAIR_ROWS", 5)
+    monkeypatch.setattr(replication, "REMOVED_DAYS", 17)
+    monkeypatch.setattr(replication, "BATCH_ROWS", 10)
     assert len(sync(database, replica).differences) > 60
     same_rows(database, replica)
     same_sums(database, replica)
 
 
+@CHDB
 def test_a_difference_that_outlives_the_repair_is_an_error(
     database: Database, replica: ClickHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -601,7 +618,7 @@ def test_a_rebuild_makes_the_replica_again(
     sync(database, replica)
     by_hand(replica, f"ALTER TABLE {EVENTS} DELETE WHERE seq < 9")
     forge(replica, gpu(workload_id="forged"))
-    batches(monkeypatch, 11)
+    monkeypatch.setattr(replication, "BATCH_ROWS", 11)
     seen = []
     write = ClickHouse.write
 
@@ -618,6 +635,7 @@ def test_a_rebuild_makes_the_replica_again(
     assert replica._rows(f"SELECT event, seq FROM {NOTES} ORDER BY step DESC LIMIT 1") == [["rebuilt", len(ODD) + 40]]
 
 
+@CHDB
 def test_a_rebuild_that_does_not_agree_leaves_the_replica_as_it_was(
     database: Database, replica: ClickHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -625,7 +643,7 @@ def test_a_rebuild_that_does_not_agree_leaves_the_replica_as_it_was(
     sync(database, replica)
     write = ClickHouse.write
     monkeypatch.setattr(ClickHouse, "write", lambda self, rows, at: write(self, rows.slice(1), at))
-    with pytest.raises(SourceError, match="rebuilt table differs .* stays as it was"):
+    with pytest.raises(SourceError, match=r"rebuilt table differs .* stays as it was"):
         rebuild(database, replica)
     same_rows(database, replica)
     monkeypatch.undo()
@@ -635,12 +653,15 @@ def test_a_rebuild_that_does_not_agree_leaves_the_replica_as_it_was(
 def test_a_table_of_another_version_is_refused_until_it_is_rebuilt(database: Database, replica: ClickHouse) -> None:
     book(database, ODD)
     sync(database, replica)
-    for damage in (f"ALTER TABLE {EVENTS} DROP COLUMN methods", f"ALTER TABLE {EVENTS} MODIFY COLUMN basis UInt8"):
+    for damage in (
+        f"ALTER TABLE {EVENTS} DROP COLUMN methods",
+        f"ALTER TABLE {EVENTS} MODIFY COLUMN source LowCardinality(String)",
+    ):
         for view in VIEWS:
             by_hand(replica, f"DROP VIEW IF EXISTS {view}")
         by_hand(replica, f"TRUNCATE TABLE {EVENTS}")
         by_hand(replica, damage)
-        with pytest.raises(UsageError, match=r"usage_events\.(methods|basis) is .* finops replica rebuild"):
+        with pytest.raises(UsageError, match=r"usage_events\.(methods|source) is .* finops replica rebuild"):
             sync(database, replica)
         with pytest.raises(UsageError, match="finops replica rebuild"):
             status(database, replica)
@@ -690,6 +711,7 @@ def test_the_longest_numbers_fit(database: Database, tmp_path: Path) -> None:
 # The contract
 
 
+@CHDB
 def test_the_table_has_the_ledgers_columns_and_every_column_says_what_it_is(
     database: Database, replica: ClickHouse
 ) -> None:
@@ -715,6 +737,7 @@ def test_the_table_has_the_ledgers_columns_and_every_column_says_what_it_is(
     assert silent == []
 
 
+@CHDB
 def test_money_is_decimal_in_every_view(replica: ClickHouse) -> None:
     replica.require_current()
     types = replica._rows(
@@ -727,6 +750,7 @@ def test_money_is_decimal_in_every_view(replica: ClickHouse) -> None:
     assert all("FINAL" in query for (query,) in made)
 
 
+@CHDB
 def test_a_filter_on_a_view_does_not_bring_a_superseded_row_back(database: Database, replica: ClickHouse) -> None:
     book(database, ODD)
     sync(database, replica)
@@ -764,7 +788,7 @@ def test_a_chdb_folder_serves_one_process(tmp_path: Path, database: Database) ->
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env=dict(os.environ, PYTHONPATH=os.getcwd()),
+        env=dict(os.environ, PYTHONPATH=str(Path.cwd())),
     )
     assert other.stdout is not None
     assert other.stdout.readline() == "open\n"
@@ -781,6 +805,7 @@ def test_a_chdb_folder_serves_one_process(tmp_path: Path, database: Database) ->
     assert (tmp_path / "clickhouse").stat().st_mode & 0o777 == 0o700
 
 
+@CHDB
 def test_only_one_process_writes_to_the_replica_of_a_ledger(database: Database, replica: ClickHouse) -> None:
     with ledger_source.only_copier(database), pytest.raises(SourceError, match="by another process") as caught:
         sync(database, replica)
@@ -811,7 +836,9 @@ def test_the_password_is_in_no_message_and_no_address(
     with server.open() as replica:
         sync(database, replica)
         front.faults(("count()", "Code: 48. DB::Exception: Not implemented (NOT_IMPLEMENTED)"))
-        with pytest.raises(SourceError, match="ClickHouse 127.0.0.1:[0-9]+/fresh_[0-9]+: Not implemented") as caught:
+        with pytest.raises(
+            SourceError, match=r"ClickHouse 127\.0\.0\.1:[0-9]+/fresh_[0-9]+: Not implemented"
+        ) as caught:
             status(database, replica)
     asked = json.dumps(front.seen())
     for secret in (PASSWORD, "hunter2"):
@@ -868,7 +895,7 @@ def test_a_failure_that_stays_is_told_after_its_tries(
         assert caught.value.transient
         inserts = [request for request in front.seen() if request["start"].startswith("INSERT")]
         front.faults(("INSERT INTO", "Code: 497. DB::Exception: finops: Not enough privileges. (ACCESS_DENIED)"))
-        with pytest.raises(UsageError, match="Not enough privileges.*give the user SELECT, INSERT, ALTER DELETE"):
+        with pytest.raises(UsageError, match=r"Not enough privileges.*give the user SELECT, INSERT, ALTER DELETE"):
             sync(database, replica)
         again = [request for request in front.seen() if request["start"].startswith("INSERT")]
         assert len(again) == len(inserts) + 1, "a permanent failure is not tried again"
@@ -880,7 +907,7 @@ def test_inserts_wait_until_they_are_stored_and_refuse_nulls_where_none_may_be(
     book(database, ODD)
     with server.open() as replica:
         sync(database, replica)
-        rows = ledger_source.read(database, 0, 1)
+        rows = ledger_source.read(database, 0, 1, 1)
         holed = rows.set_column(rows.schema.get_field_index("source"), "source", pa.array([None], pa.string()))
         with pytest.raises(SourceError):
             replica.write(holed, replica.next_copied_at())
@@ -940,17 +967,17 @@ def test_it_runs_by_itself_with_a_server_or_where_it_is_asked_for(
     assert Replica.of(load_settings(environment)).automatic is automatic
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    event = dg.EventLogEntry(
-        error_info=None, level="info", user_message="", run_id="x", timestamp=time.time(), dagster_event=None
-    )
-    asked = replica_sensor._raw_asset_materialization_fn(dg.build_sensor_context(), event)
-    assert isinstance(asked, dg.RunRequest if automatic else dg.SkipReason)
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.report_runless_asset_event(dg.AssetMaterialization("usage_events", partition="2026-10-01-10:00"))
+        with dg.build_sensor_context(instance, definitions=definitions) as context:
+            tick = replica_sensor.evaluate_tick(context)
+    assert (len(tick.run_requests or []), bool(tick.skip_message)) == ((1, False) if automatic else (0, True))
 
 
 def test_off_and_not_installed_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="set FINOPS_REPLICA to on or auto"), Replica("off").open():
         pass
-    monkeypatch.setattr(clickhouse.importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     with pytest.raises(
         UsageError, match=r"needs the package chdb: pip install 'finops-pipeline\[clickhouse\]', or set EAI"
     ):
@@ -974,20 +1001,20 @@ def test_the_asset_reports_what_it_repaired(cases: Path, ledger_url: str, tmp_pa
         with site.replica.open() as replica:
             same_rows(site.database, replica)
             same_sums(site.database, replica)
-            forge(replica, gpu(workload_id="forged"))
+            forge(replica, gpu(STRANGER, workload_id="forged"))
         run_replica(site, instance)
         run_replica(site, instance)
-        records = instance.fetch_materializations(dg.AssetKey("usage_events_replica"), limit=3).records
-        assert [record.asset_materialization.metadata["copied"].value for record in records][:2] == [0, 0]  # type: ignore[union-attr]
-        checks = instance.event_log_storage.get_asset_check_execution_history(
-            dg.AssetCheckKey(dg.AssetKey("usage_events_replica"), AGREES), limit=3
-        )
-        passed = [check.event.asset_check_evaluation for check in checks if check.event]  # type: ignore[attr-defined]
-        assert [found.passed for found in passed] == [True, False, True]
-        assert passed[1].severity is dg.AssetCheckSeverity.WARN
-        assert passed[1].metadata["differing_tenant_days"].value == 1
-        (row,) = passed[1].metadata["repaired"].records
-        assert (row.data["tenant_id"], row.data["ledger_rows"], row.data["replica_rows"]) == (ALICE, 0, 1)
+        key = dg.AssetKey("usage_events_replica")
+        runs = [record.asset_materialization for record in instance.fetch_materializations(key, limit=3).records]
+        assert [run.metadata["copied"].value for run in runs if run][:2] == [0, 0]
+        history = instance.event_log_storage.get_asset_check_execution_history(dg.AssetCheckKey(key, AGREES), limit=3)
+        checks = [check.event.dagster_event.asset_check_evaluation_data for check in history if check.event and check.event.dagster_event]
+        assert [check.passed for check in checks] == [True, False, True]
+        assert checks[1].severity is dg.AssetCheckSeverity.WARN
+        assert checks[1].metadata["differing_tenant_days"].value == 1
+        repaired: Any = checks[1].metadata["repaired"]
+        (row,) = repaired.records
+        assert (row.data["tenant_id"], row.data["ledger_rows"], row.data["replica_rows"]) == (STRANGER, 0, 1)
 
 
 def test_the_asset_fails_clearly_where_it_is_off(cases: Path, ledger_url: str, tmp_path: Path) -> None:
@@ -1008,7 +1035,7 @@ def finops(ledger_url: str, tmp_path: Path) -> Any:
     def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         given = {"FINOPS_HOME": str(tmp_path), "EAI_DATABASE_URL": ledger_url, **environment}
         return subprocess.run(
-            [sys.executable, "-m", "finops_pipeline", *arguments],
+            [sys.executable, "-c", "from finops_pipeline.cli import main; main()", *arguments],
             check=False,
             capture_output=True,
             text=True,

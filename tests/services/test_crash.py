@@ -180,5 +180,3 @@ def _wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
     while not condition():
         assert time.monotonic() < until, "what was waited for did not happen"
         time.sleep(0.005)
-
-

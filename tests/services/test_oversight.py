@@ -8,23 +8,35 @@ overhead (no energy is known): 2.478 for each whole hour, 2.478 + 2.478 + 1.239 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, ClassVar
 
 import dagster as dg
 import psycopg
 import pytest
+from pydantic import SecretStr
 
 from assets.credits import decide, listed
+from finops_pipeline import cli
+from finops_pipeline.audit import verify
 from finops_pipeline.errors import UsageError
+from finops_pipeline.notifications import Told, held_but_idle_sensor, tell
+from finops_pipeline.oversight import fairshare, quotas, set_quota, set_share, usage
 from finops_pipeline.runner import run_hours
 from finops_pipeline.settings import load_settings
+from resources.balance import trial_balance
 from resources.published import read_statement
 from resources.site import Site, open_site
+from resources.statements import publish_statement
+from resources.webhook import Webhook
 from tests.databases import Databases
 
 A, PLATFORM = "a0000000-0000-4000-8000-00000000000a", "ff000000-0000-4000-8000-0000000000ff"
@@ -97,13 +109,27 @@ def events(site: Site) -> int:
 
 def audited(site: Site, kind: str) -> list[dict[str, Any]]:
     found = site.database.query("SELECT payload::text AS p FROM eai.audit_events WHERE kind = %s ORDER BY seq", (kind,))
-    return [json.loads(text) for text in found["p"].to_pylist()]
+    return [json.loads(str(text)) for text in found["p"].to_pylist()]
+
+
+@pytest.fixture(scope="module")
+def computed(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """The bundle's three hours, computed: URL and home, to be copied."""
+    url, folder = databases.fresh(), tmp_path_factory.mktemp("computed")
+    with site_of(url, folder / "home", bundle(folder / "bundle")) as opened:
+        compute(opened)
+    return url, folder
 
 
 @pytest.fixture
-def site(databases: Databases, tmp_path: Path) -> Iterator[Site]:
-    with site_of(databases.fresh(), tmp_path / "home", bundle(tmp_path / "bundle")) as opened:
-        compute(opened)
+def url(databases: Databases, computed: tuple[str, Path]) -> str:
+    return databases.copy_of(computed[0])
+
+
+@pytest.fixture
+def site(url: str, computed: tuple[str, Path], tmp_path: Path) -> Iterator[Site]:
+    home = shutil.copytree(computed[1] / "home", tmp_path / "home")
+    with site_of(url, home, computed[1] / "bundle") as opened:
         yield opened
 
 
@@ -168,11 +194,10 @@ def test_approving_books_once_and_shows_in_the_statement(site: Site) -> None:
     assert listed(site.database) == listed(site.database, "approved")
 
 
-def test_a_late_end_takes_charge_and_credit_away_together(site: Site, databases: Databases, tmp_path: Path) -> None:
+def test_a_late_end_takes_charge_and_credit_away_together(site: Site, url: str, tmp_path: Path) -> None:
     """The platform learns that the workload ended at 10:20: 826/2478 of one hour are left, and no credit."""
     approve(site, listed(site.database)[0]["id"])
     folder = bundle(tmp_path / "late", f"e3,2026-10-01T10:20:00Z,w,{A},,ns,w,running,stopped,,,,,")
-    url = site.database._url.render_as_string(hide_password=False).replace("+psycopg", "")
     with site_of(url, tmp_path / "home", folder) as later:
         compute(later)
         assert booked(later, "w") == Decimal("0.826")
@@ -187,7 +212,7 @@ def test_rejecting_books_nothing_and_is_not_proposed_again(site: Site) -> None:
     count = events(site)
     for _ in range(2):
         outcome = decide(site.database, found["id"], approve=False, reason="it had crashed itself", decided_by="ada")
-        assert (outcome.status, outcome.amount, outcome.booked) == ("rejected", 0, 0)
+        assert (outcome.status, outcome.amount, outcome.booked) == ("rejected", Decimal(0), 0)
     compute(site)
     assert events(site) == count
     assert [row["status"] for row in listed(site.database)] == ["rejected"]
@@ -229,3 +254,212 @@ def test_tenant_usage_counts_allocated_time_by_class(site: Site) -> None:
         "2026-10",
     )
     assert row["gpu_seconds"] == Decimal(9000)
+
+
+def test_a_credit_for_a_final_month_is_a_correction_of_the_next(site: Site) -> None:
+    with site.database.transaction() as connection:
+        connection.execute("UPDATE eai.gpu_statements SET status = 'final', final_at = now() WHERE period = '2026-10'")
+    before = read_statement(site.database, "2026-10")
+    approve(site, listed(site.database)[0]["id"])
+    assert read_statement(site.database, "2026-10") == before
+    lines = read_statement(site.database, "2026-11")["corrections"]
+    assert sum(Decimal(line["allocated"]["amount"]) for line in lines) == Decimal("-5.37")
+
+
+def test_ledger_log_and_statements_agree_with_a_credit(site: Site) -> None:
+    approve(site, listed(site.database)[0]["id"])
+    publish_statement(site.database, "2026-10", ONE)
+    assert verify(site.database).exit_code == 0
+    assert [proof for proof in trial_balance(site.database) if not proof.holds] == []
+
+
+def test_quotas_shares_and_usage(site: Site) -> None:
+    set_quota(site.database, A, None, "month", Decimal(5))
+    set_quota(site.database, A, "H100", "day", Decimal(10))
+    set_quota(site.database, A, "H100", "day", Decimal("2.5"))
+    set_quota(site.database, A, "T4", "day", Decimal(1))
+    set_quota(site.database, A, "T4", "day", None)
+    assert [(q["placed_class"], q["period"], q["gpu_hours"]) for q in quotas(site.database)] == [
+        (None, "month", Decimal(5)),
+        ("H100", "day", Decimal("2.5")),
+    ]
+    assert [
+        (r["period"], r["placed_class"], r["quota_used"]) for r in usage(site.database, "month", A, None, None)
+    ] == [
+        ("2026-10", None, Decimal("0.5000")),
+        ("2026-10", "H100", None),
+    ]
+    (day,) = usage(site.database, "day", None, TEN.date(), None)
+    assert (day["period"], day["gpu_hours"], day["quota_used"]) == ("2026-10-01", Decimal("2.5"), Decimal(1))
+    assert usage(site.database, "day", None, None, TEN.date()) == []
+    assert len(audited(site, "quota.set")) == 5
+    set_share(site.database, "lab", None, Decimal(3))
+    set_share(site.database, A, "lab", Decimal(1))
+    shares = {share.name: share for share in fairshare(site.database, ONE + timedelta(days=7), 7)}
+    # 1, 1 and 0.5 GPU-hours whose hours ended 2, 1 and 0 hours before the day a week ago
+    expected = sum(seconds * 2.0 ** -((168 + age) / 168) for seconds, age in ((3600, 2), (3600, 1), (1800, 0)))
+    assert shares[A].raw_usage == pytest.approx(expected)
+    assert (shares["lab"].factor, shares[A].norm_shares) == (0.5, 1.0)
+    for node, parent, message in (("lab", A, "circle"), ("x", "nowhere", "no shares itself"), ("x", "x", "itself")):
+        with pytest.raises(UsageError, match=message):
+            set_share(site.database, node, parent, Decimal(1))
+    with pytest.raises(UsageError, match="not negative"):
+        set_quota(site.database, A, None, "month", Decimal("NaN"))
+
+
+def test_a_tenant_sees_its_own_and_no_others(site: Site, url: str, databases: Databases) -> None:
+    tables = ("findings", "credit_proposals", "tenant_hours", "tenant_usage")
+    for tenant, seen in ((A, True), (PLATFORM, False)):
+        with psycopg.connect(databases.admin(url)) as connection:
+            connection.execute("SET LOCAL ROLE eai_reader")
+            connection.execute("SELECT set_config('app.tenant_id', %s, true)", (tenant,))
+            for table in tables:
+                (count,) = connection.execute(f"SELECT count(*) FROM eai.{table}").fetchone() or (0,)
+                assert (count > 0) is seen, (table, tenant)
+    for table in ("notifications", "fair_shares"):
+        with psycopg.connect(databases.admin(url)) as connection:
+            connection.execute("SET LOCAL ROLE eai_reader")
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(f"SELECT FROM eai.{table}")
+
+
+def test_the_commands(
+    site: Site, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EAI_DATABASE_URL", url)
+    monkeypatch.setenv("FINOPS_HOME", str(site.lake.root.parent))
+
+    def finops(*arguments: str) -> str:
+        cli.app(list(arguments), standalone_mode=False)
+        return capsys.readouterr().out
+
+    rows = json.loads(finops("findings", "--kind", "no_sign_of_life", "--json"))
+    assert [row["seconds"] for row in rows] == ["2400.000", "3600.000", "1800.000"]
+    assert "3 no_sign_of_life" in finops("findings", "--from", "2026-10-01T10:00Z", "--to", "2026-10-01T13:00Z")
+    with pytest.raises(UsageError, match="--kind nonsense: use one of"):
+        finops("findings", "--kind", "nonsense")
+    (proposal,) = json.loads(finops("credits", "list", "--status", "proposed", "--json"))
+    assert proposal["evidence"]["event_ids"] == ["e1", "e2"]
+    assert "5.369" in finops("credits", "list")
+    assert "3 events booked now" in finops("credits", "approve", proposal["id"], "--reason", "dead", "--by", "ada")
+    assert "0 events booked now" in finops("credits", "approve", proposal["id"], "--reason", "dead", "--by", "ada")
+    assert finops("credits", "list", "--status", "proposed") == "no credit is proposed\n"
+    assert "2.5" in finops("quotas", "set", A, "2.5", "--period", "day", "--class", "H100")
+    assert "100.0%" in finops("usage", "--by", "day")
+    assert json.loads(finops("quotas", "list", "--json"))[0]["gpu_hours"] == "2.5"
+    assert A in finops("fairshare")
+    assert finops("fairshare", "set", "lab", "2") == "lab has 2 shares\n"
+    assert [row["name"] for row in json.loads(finops("fairshare", "--json"))] == [A, "lab"]
+
+
+# Told to people
+
+
+class Receiver(BaseHTTPRequestHandler):
+    """Takes documents; answers with the statuses that the test lines up, then 200."""
+
+    taken: ClassVar[list[tuple[dict[str, Any], str]]] = []
+    statuses: ClassVar[list[int]] = []
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        status = self.statuses.pop(0) if self.statuses else 200
+        if status == 200:
+            self.taken.append((json.loads(body), self.headers["Idempotency-Key"]))
+        self.send_response(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def receiver() -> Iterator[str]:
+    Receiver.taken.clear()
+    Receiver.statuses.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/services/secret-token"
+        server.shutdown()
+
+
+def webhook(url: str) -> Webhook:
+    return Webhook(SecretStr(url), pause_seconds=0.01)
+
+
+def test_a_workload_is_told_once_a_day(site: Site, receiver: str) -> None:
+    assert tell(site.database, webhook(receiver), ONE) == Told(1, 0, None)
+    assert tell(site.database, webhook(receiver), ONE) == Told(0, 0, None)
+    compute(site)
+    assert tell(site.database, webhook(receiver), ONE) == Told(0, 0, None)
+    ((document, key),) = Receiver.taken
+    assert key == document["id"]
+    assert document | {"id": ""} == {
+        "id": "", "kind": "held_but_idle", "cluster": "c1", "workload_id": "w", "tenant_id": A, "day": "2026-10-01",
+        "devices": ["GPU-a"], "seconds": 7800.0,
+        "text": "w on c1 holds 1 GPU without using it: 2.167 idle GPU-hours on 2026-10-01 so far",
+    }  # fmt: skip
+
+
+def test_the_next_day_is_told_again_and_an_old_one_never(site: Site, receiver: str) -> None:
+    with site.database.transaction() as connection:
+        connection.execute(
+            "INSERT INTO eai.findings SELECT cluster, hour + interval '1 day', kind, subject, workload_id, tenant_id,"
+            " attributed, first_at, last_at, seconds, detail FROM eai.findings WHERE kind = 'held_but_idle'"
+        )
+    assert tell(site.database, webhook(receiver), TEN + timedelta(days=2, hours=4)).sent == 1
+    assert [document["day"] for document, _ in Receiver.taken] == ["2026-10-02"]
+
+
+def test_a_receiver_that_stumbles_is_tried_again(site: Site, receiver: str) -> None:
+    Receiver.statuses.extend([503, 429])
+    assert tell(site.database, webhook(receiver), ONE).sent == 1
+
+
+def test_a_receiver_that_is_down_gets_it_at_the_next_tick(site: Site, receiver: str) -> None:
+    Receiver.statuses.extend([500] * 3)
+    told = tell(site.database, webhook(receiver), ONE)
+    assert (told.sent, told.waiting) == (0, 1)
+    assert told.problem == "FINOPS_WEBHOOK_URL: 127.0.0.1 does not take it: HTTP 500"
+    assert tell(site.database, webhook(receiver), ONE).sent == 1
+
+
+def test_a_refusal_is_not_repeated_in_one_round(site: Site, receiver: str) -> None:
+    Receiver.statuses.extend([403])
+    told = tell(site.database, webhook(receiver), ONE)
+    assert (told.sent, told.problem) == (0, "FINOPS_WEBHOOK_URL: 127.0.0.1 refuses: HTTP 403")
+    assert Receiver.statuses == []
+
+
+def test_nobody_listens(site: Site) -> None:
+    told = tell(site.database, webhook("http://127.0.0.1:9/secret-token"), ONE)
+    assert (told.sent, told.waiting) == (0, 1)
+    assert "secret-token" not in f"{told.problem}{webhook('http://127.0.0.1:9/secret-token')!r}"
+
+
+def test_two_rounds_at_once_tell_it_once(site: Site, receiver: str) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        rounds = list(pool.map(lambda _: tell(site.database, webhook(receiver), ONE), range(4)))
+    assert sum(told.sent for told in rounds) == 1
+    assert len(Receiver.taken) == 1
+
+
+def test_the_sensor_tells_and_never_fails(
+    site: Site, url: str, receiver: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tick(**environ: str) -> str:
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value)
+        with dg.DagsterInstance.ephemeral() as instance, dg.build_sensor_context(instance=instance) as context:
+            data = held_but_idle_sensor.evaluate_tick(context)
+        assert data.run_requests == []
+        return str(data.skip_message)
+
+    monkeypatch.chdir(tmp_path)
+    assert tick(EAI_DATABASE_URL=url) == "FINOPS_WEBHOOK_URL is not set: nobody is told"
+    with site.database.transaction() as connection:
+        connection.execute("UPDATE eai.findings SET hour = date_trunc('hour', now()) WHERE kind = 'held_but_idle'")
+    assert tick(FINOPS_WEBHOOK_URL=receiver) == "told of 1 idle workloads"
+    assert tick() == "told of 0 idle workloads"
+    assert "nobody was told" in tick(EAI_DATABASE_URL="postgresql://127.0.0.1:9/nothing")

@@ -204,7 +204,7 @@ def test_every_tenant_table_forces_row_level_security(urls: dict[str, str], data
         " FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname IN ('tenant_id', 'owner_tenant_id')"
         " WHERE c.relnamespace = 'eai'::regnamespace AND c.relkind IN ('r', 'p') GROUP BY c.oid",
     )
-    assert len(tables) >= 8
+    assert len(tables) >= 12
     for name, forced, partition, policies, readable, always_there in tables:
         assert forced, name
         assert always_there, name
@@ -213,7 +213,8 @@ def test_every_tenant_table_forces_row_level_security(urls: dict[str, str], data
     others = catalogue(
         urls,
         "SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'eai'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm')"
-        " AND has_table_privilege('eai_reader', c.oid, 'SELECT') AND NOT c.relrowsecurity",
+        " AND has_table_privilege('eai_reader', c.oid, 'SELECT') AND NOT c.relrowsecurity"
+        " AND coalesce('security_invoker=true' <> ALL (c.reloptions), true)",
     )
     assert others == [("providers",)]
     roles = "SELECT count(*) FROM pg_roles WHERE rolname LIKE 'eai_%' AND (rolbypassrls OR rolsuper OR rolcanlogin)"
@@ -221,7 +222,15 @@ def test_every_tenant_table_forces_row_level_security(urls: dict[str, str], data
 
 
 def test_result_tables_have_the_lakes_columns(database: Database) -> None:
-    for table in ("gpu_samples", "gpu_usage", "gpu_idle", "fleet_hours", "gpu_cost_allocation"):
+    for table in (
+        "gpu_samples",
+        "gpu_usage",
+        "gpu_idle",
+        "fleet_hours",
+        "gpu_cost_allocation",
+        "findings",
+        "tenant_hours",
+    ):
         columns = database.query(f"SELECT * FROM eai.{table}").schema.names
         assert [name for name in columns if name != "attributed"] == lake.TABLES[table].names
 
@@ -250,7 +259,10 @@ def test_a_tenant_sees_exactly_its_rows(
     assert ledger_seen == [(tenant,) for tenant in seen if tenant != PLATFORM]
 
 
-@pytest.mark.parametrize("table", ["fleet_hours", "quarantine", "hour_runs", "allocation_policies", "audit_events"])
+@pytest.mark.parametrize(
+    "table",
+    ["fleet_hours", "quarantine", "hour_runs", "allocation_policies", "audit_events", "fair_shares", "notifications"],
+)
 def test_a_tenant_does_not_see_the_fleet(urls: dict[str, str], database: Database, table: str) -> None:
     with psycopg.connect(urls["admin_url"]) as connection:
         connection.execute("SET LOCAL ROLE eai_reader")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from contracts.lake import FINDINGS, WORKLOAD_EVENTS
 from finops_pipeline.accounting.config import AccountingConfig
@@ -141,7 +144,7 @@ def test_a_proposal_by_hand() -> None:
     lost = Lost("died_unseen", TEN + 20 * MINUTE, TEN + 75 * MINUTE, ())
     (found,) = proposals("c", "w", lost, of, [charge(0, "2.628528"), charge(1, "2.10"), charge(2, "9")], {})
     assert found.amount == Decimal("1.752352000") + Decimal("0.525")
-    assert found.gpu_seconds == Decimal("2400") + Decimal("900")
+    assert found.gpu_seconds == Decimal(2400) + Decimal(900)
     assert found.shares == {TEN: Fraction(2, 3), TEN + HOUR_MS: Fraction(1, 4)}
 
 
@@ -198,6 +201,14 @@ def test_a_credit_is_a_negative_event_without_units_and_books_once() -> None:
     assert (event["cost"], event["units"]) == ({"amount": "-2.000000000", "currency": "EUR"}, {})
     assert event["deployment_id"] == "d"
     assert events([("x", {TEN: Fraction(2, 3)})], [charge(0, "3")], booked) == []
+
+
+def test_a_credit_fits_the_contract(repository: Path) -> None:
+    schema = json.loads((repository / "contracts" / "v1" / "usage-event.schema.json").read_text(encoding="utf-8"))
+    name = "00000000-0000-4000-8000-000000000000"
+    booked = events([(name, {TEN: Fraction(2, 3)})], [charge(0, "3")], [])
+    booked += events([(name, {TEN: Fraction(2, 3)})], [charge(0, "2")], booked)
+    assert [list(Draft202012Validator(schema).iter_errors(event)) for event in booked] == [[], []]
 
 
 def test_a_credit_follows_the_charge_down_and_up_and_out() -> None:

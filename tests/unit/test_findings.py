@@ -17,10 +17,12 @@ from contracts.lake import DCGM_SERIES, DEPLOYMENTS, GPU_INVENTORY, WORKLOAD_EVE
 from finops_pipeline.accounting.around import summarise
 from finops_pipeline.accounting.config import AccountingConfig, FindingLimits
 from finops_pipeline.accounting.exact import HOUR_MS
-from finops_pipeline.accounting.hour import sample_hour
+from finops_pipeline.accounting.hour import account_hour, sample_hour
 from finops_pipeline.accounting.readings import read_hour
 from finops_pipeline.accounting.scene import Kind, listed, stretches
 from finops_pipeline.accounting.signs import tells_failure
+from tests.reference.fast import config_of, records_of, series_of
+from tests.reference.fleets import fleet_of
 
 TEN = 1_790_848_800_000  # 2026-10-01T10:00:00Z
 A, B, OWNER = (f"{n}0000000-0000-4000-8000-00000000000{n}" for n in "abc")
@@ -237,7 +239,7 @@ def test_one_of_two_devices_with_the_label_is_a_sign_of_life() -> None:
 
 def test_a_part_of_a_gpu_may_work_behind_its_neighbours_label() -> None:
     """Old exporters show one of the sharing pods."""
-    part = {"gpu_count": Decimal(1), "placed_class": "T4-quarter"}
+    part: dict[str, Any] = {"gpu_count": Decimal(1), "placed_class": "T4-quarter"}
     world = World().event("09:00", "w", **part).event("09:00", "v", **part)
     world.read("GPU-a", "10:00", "10:20", pod="w").read("GPU-a", "10:20", pod="v")
     assert world.findings(Kind.NO_SIGN_OF_LIFE) == []
@@ -269,7 +271,7 @@ def test_other_ends_are_no_node_failure(state: str, reason: str | None) -> None:
     [("NodeLost", True), ("node lost", True), ("Xid79", True), ("GPU_ERROR", True), ("ECC on gpu 3", True),
      ("nodeSelector", True), ("unknown", False), ("gpus are fine", False), ("oom", False)],
 )  # fmt: skip
-def test_words_of_a_failure(reason: str, failure: bool) -> None:  # noqa: FBT001
+def test_words_of_a_failure(reason: str, failure: bool) -> None:
     assert tells_failure(reason, FindingLimits().failure_words) is failure
 
 
@@ -353,7 +355,7 @@ def test_unsold_part_of_a_second_card() -> None:
 
 
 def test_unsold_part_beside_two_tenants_is_nobodys() -> None:
-    part = {"placed_class": "T4-quarter", "gpu_uuids": ["GPU-a"], "pod": None}
+    part: dict[str, Any] = {"placed_class": "T4-quarter", "gpu_uuids": ["GPU-a"], "pod": None}
     world = World().event("09:00", "w", **part).event("10:30", "v", **part, tenant_id=B).read("GPU-a")
     assert told(world.findings(Kind.UNSOLD_PART)) == [
         ("GPU-a", None, None, "10:30:00", "11:00:00", "900.000"),  # 2/4 of 1800
@@ -362,7 +364,7 @@ def test_unsold_part_beside_two_tenants_is_nobodys() -> None:
 
 
 def test_oversold_card() -> None:
-    whole = {"gpu_uuids": ["GPU-a"], "pod": None}
+    whole: dict[str, Any] = {"gpu_uuids": ["GPU-a"], "pod": None}
     world = World().event("09:00", "w", **whole).event("10:30", "v", **whole).read("GPU-a")
     (row,) = world.findings(Kind.OVERSOLD)
     assert told([row]) == [("GPU-a", None, None, "10:30:00", "11:00:00", "1800.000")]
@@ -370,7 +372,7 @@ def test_oversold_card() -> None:
 
 
 def test_four_quarters_are_a_card_and_five_are_more() -> None:
-    part = {"gpu_uuids": ["GPU-a"], "pod": None, "placed_class": "T4-quarter"}
+    part: dict[str, Any] = {"gpu_uuids": ["GPU-a"], "pod": None, "placed_class": "T4-quarter"}
     world = World().read("GPU-a")
     for number in range(4):
         world.event("09:00", f"w{number}", **part)
@@ -464,6 +466,42 @@ def test_five_per_cent_of_the_counter_are_tolerated(watts: float, found: int) ->
 
 def test_ten_minutes_are_needed_for_a_comparison() -> None:
     assert World().read("GPU-a", "10:00", "10:10", util=0.0, power=500, energy=lambda t: 400.0 * t).findings() == []
+
+
+# Whatever a fleet does
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_findings_of_a_random_fleet_fit_its_hours(seed: int) -> None:
+    fleet = fleet_of(seed)
+    config, records, series = config_of(fleet), records_of(fleet), series_of(fleet.samples)
+    summaries = {hour: summarise(read_hour(table, hour, config), config) for hour, table in series.items()}
+    for start in fleet.hours:
+        near = {hour: table for hour, table in summaries.items() if abs(hour - start) <= 24 * HOUR_MS}
+        own = series.get(start, DCGM_SERIES.empty_table())
+        sampled = sample_hour("c1", start, own, near, records, fleet.now, config)
+        rows = sampled.findings.to_pylist()
+        for row in rows:
+            first, last = (round(row[name].timestamp() * 1000) - start for name in ("first_at", "last_at"))
+            assert row["seconds"] > 0, row
+            assert first < last <= HOUR_MS, row
+            assert first >= 0 or row["kind"] == "node_failure", row
+            assert (row["tenant_id"] is None) <= (row["workload_id"] is None or "/" in row["workload_id"]), row
+        keys = [(row["kind"], row["subject"], row["workload_id"], row["first_at"], row["detail"]) for row in rows]
+        assert len(set(keys)) == len(keys)
+        used = account_hour("c1", start, sampled, records, fleet.now, config)
+        fleet_hours = used.fleet.to_pylist()
+        of_nobody = sum(row[state] for row in fleet_hours for state in ("stale", "unattributed", "idle"))
+        assert total(rows, Kind.UNATTRIBUTED_BUSY) <= of_nobody
+        # seconds of each row are rounded once
+        slack = Decimal("0.001") * len(rows) + Decimal("0.001") * len(fleet_hours)
+        assert total(rows, Kind.UNMATCHED) <= sum(row["unmatched"] for row in fleet_hours) + slack
+        stale = {row["subject"]: row["seconds"] for row in rows if row["kind"] == Kind.STALE_LABEL.code}
+        assert sum(stale.values()) <= sum(row["stale"] for row in fleet_hours)
+
+
+def total(rows: list[dict[str, Any]], kind: Kind) -> Decimal:
+    return sum((row["seconds"] for row in rows if row["kind"] == kind.code), Decimal(0))
 
 
 # Helpers, and the documentation

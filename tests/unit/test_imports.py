@@ -23,17 +23,19 @@ ALLOWED: dict[str, set[str]] = {
     "finops_pipeline.demo": {"finops_pipeline.errors"},
     "resources": RESOURCES,
     "assets": RESOURCES,
-    "finops_pipeline.definitions": RESOURCES | {"assets"},
+    "finops_pipeline.definitions": RESOURCES | {"assets", "finops_pipeline.notifications"},
+    "finops_pipeline.notifications": RESOURCES,
     "finops_pipeline.doctor": RESOURCES,
     "finops_pipeline.runner": RESOURCES | {"assets", "finops_pipeline.definitions"},
     "finops_pipeline.export": RESOURCES | {"assets"},
     "finops_pipeline.show": RESOURCES | {"assets", "finops_pipeline.runner"},
+    "finops_pipeline.oversight": RESOURCES | {"finops_pipeline.show"},
     "finops_pipeline.audit": RESOURCES,
     "finops_pipeline.closing": RESOURCES,
     "finops_pipeline.explain": RESOURCES,
     "finops_pipeline.cli": RESOURCES
     | {f"finops_pipeline.{room}" for room in ("audit", "closing", "definitions", "demo", "doctor", "explain", "export")}
-    | {f"finops_pipeline.{room}" for room in ("runner", "show")}
+    | {f"finops_pipeline.{room}" for room in ("oversight", "runner", "show")}
     | {"assets"},
     "finops_pipeline.__main__": {"finops_pipeline.cli"},
 }

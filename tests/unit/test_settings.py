@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from finops_pipeline.accounting.config import CardLimit, Quantity
+from finops_pipeline.accounting.config import CardLimit, FindingLimits, Quantity
 from finops_pipeline.errors import UsageError
 from finops_pipeline.settings import VARIABLES, accounting_tables, environment, load_settings
 
@@ -215,12 +215,23 @@ def test_without_a_platform_tenant_there_is_no_accounting() -> None:
         ({"labels": {"host": ["x"]}}, "[labels] host"),
         ({"labels": {"workload": [["ns", "pod"]]}}, "[labels] workload"),
         ({"labels": {"workload": "pod"}}, "[labels] workload"),
+        ({"findings": {"idle": 1}}, "[findings] idle"),
+        ({"findings": {"idle_utilization": 1.5}}, "[findings] idle_utilization"),
+        ({"findings": {"idle_minutes": 0}}, "[findings] idle_minutes"),
+        ({"findings": {"idle_minutes": 2.5}}, "[findings] idle_minutes"),
+        ({"findings": {"failure_words": "xid"}}, "[findings] failure_words"),
     ],
 )
 def test_a_wrong_table_is_one_line_with_file_and_entry(raw: dict[str, object], entry: str) -> None:
     with pytest.raises(UsageError, match=re.escape(f"bundle.toml: {entry}")) as caught:
         accounting_tables(raw, "bundle.toml")
     assert "\n" not in str(caught.value)
+
+
+def test_the_limits_of_findings() -> None:
+    tables = {"idle_utilization": 0.05, "idle_minutes": 45, "failure_words": ["Xid", "ECC"]}
+    limits = accounting_tables({"findings": tables}, "bundle.toml")["findings"]
+    assert limits == FindingLimits(Decimal("0.05"), 45, failure_words=("xid", "ecc"))
 
 
 def test_broken_toml_names_the_line(tmp_path: Path) -> None:

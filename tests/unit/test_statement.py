@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from contracts import lake
 from finops_pipeline.accounting.exact import AccountingError
-from finops_pipeline.accounting.statement import statement, statement_json
+from finops_pipeline.accounting.statement import CORRECTIONS, statement, statement_json
 
 CASES = Path(__file__).parents[1] / "cases"
 CASE_NAMES = sorted(path.name for path in CASES.iterdir() if path.is_dir())
@@ -193,3 +193,95 @@ def test_items_sum_to_the_rounded_total_in_any_order(rows: list[dict[str, Any]],
     text = statement_json([result])
     shuffler.shuffle(rows)
     assert statement_json([statement("2026-10", "open", table_of(*rows))]) == text
+
+
+def correction(**changes: Any) -> dict[str, Any]:
+    return {
+        "hour": datetime(2026, 9, 30, 10, tzinfo=UTC),
+        "tenant_id": "a",
+        "deployment_id": "chat",
+        "currency": "EUR",
+        "policy_id": "p1",
+        "gpu_seconds": Decimal("-3600.000"),
+        "gpu_memory_gb_seconds": None,
+        "energy_wh": Decimal("0.000000"),
+        "amount": Decimal("-1.000000000"),
+        "estimated": False,
+    } | changes
+
+
+def corrected(*rows: dict[str, Any], items: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
+    return statement("2026-10", "open", table_of(*items), pa.Table.from_pylist(list(rows), schema=CORRECTIONS))
+
+
+def test_corrections_have_their_hour_and_totals_hold_both() -> None:
+    result = corrected(correction(), items=(row(),))
+    assert result["items"] == statement("2026-10", "open", table_of(row()))["items"], "an item does not change by them"
+    assert result["corrections"] == [
+        {
+            "hour": "2026-09-30T10:00:00Z",
+            "tenant_id": "a",
+            "deployment_id": "chat",
+            "gpu_seconds": Decimal("-3600.000"),
+            "gpu_memory_gb_seconds": None,
+            "energy_wh": Decimal("0.000000"),
+            "allocated": {"amount": "-1.00", "currency": "EUR"},
+            "policy_id": "p1",
+            "estimated": False,
+        }
+    ]
+    (total,) = result["totals"]
+    assert (total["amount"], total["gpu_seconds"], total["energy_wh"]) == (
+        "0.00",
+        Decimal("0.000"),
+        Decimal("500.000000"),
+    )
+
+
+def test_without_corrections_the_file_is_as_ever() -> None:
+    assert corrected(items=(row(),)) == statement("2026-10", "open", table_of(row()))
+
+
+def test_events_of_one_hour_and_account_are_one_line_and_nothing_is_no_line() -> None:
+    up = correction(gpu_seconds=Decimal("3600.000"), amount=Decimal("1.000000000"), policy_id=None, estimated=True)
+    assert "corrections" not in corrected(correction(), up)
+    (line,) = corrected(correction(), up, correction(policy_id="p2"))["corrections"]
+    assert (line["gpu_seconds"], line["policy_id"], line["estimated"]) == (Decimal("-3600.000"), "p2", True)
+
+
+def test_lines_are_sorted_by_hour_first() -> None:
+    later = correction(hour=datetime(2026, 9, 30, 11, tzinfo=UTC))
+    lines = corrected(later, correction(tenant_id="b"), correction(currency=None, amount=None))["corrections"]
+    assert [(x["hour"][11:13], x["tenant_id"], x["allocated"]["currency"]) for x in lines] == [
+        ("10", "a", None),
+        ("10", "b", "EUR"),
+        ("11", "a", "EUR"),
+    ]
+
+
+def test_a_correction_of_a_later_month_is_refused() -> None:
+    with pytest.raises(AccountingError, match="A33"):
+        corrected(correction(hour=datetime(2026, 11, 1, tzinfo=UTC)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(-(10**9), 10**9), max_size=5),
+    st.lists(st.integers(-(10**9), 10**9), max_size=5),
+)
+def test_lines_sum_to_the_total_and_stay_within_a_cent(own: list[int], late: list[int]) -> None:
+    def amount(units: int) -> Decimal:
+        return Decimal(units).scaleb(-9)
+
+    items = tuple(row(tenant_id=f"t{n}", amount=amount(units)) for n, units in enumerate(own))
+    result = corrected(*(correction(tenant_id=f"t{n}", amount=amount(u)) for n, u in enumerate(late)), items=items)
+    for name, exact in (("items", own), ("corrections", late)):
+        for line in result.get(name, ()):
+            units = exact[int(line["tenant_id"][1:])]
+            assert abs(Decimal(line["allocated"]["amount"]) - amount(units)) < Decimal("0.01")
+    lines = [line["allocated"]["amount"] for name in ("items", "corrections") for line in result.get(name, ())]
+    assert sum(map(Decimal, lines)) == sum(Decimal(total["amount"]) for total in result["totals"])
+    whole = sum((amount(units) for units in (*own, *late)), Decimal(0))
+    assert abs(sum(map(Decimal, lines)) - whole) <= Decimal("0.01"), (
+        "half a cent for items, half a cent for corrections"
+    )

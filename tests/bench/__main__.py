@@ -1,0 +1,343 @@
+"""`make bench`: how fast, against what a transfer, a plain script and a plain aggregation of the same data cost.
+
+All numbers come from one run on one machine; what counts are the ratios. `--gpus`, `--large` and `--hours` set the
+sizes; the defaults take a few minutes on two cores, the sizes of docs/benchmarks.md are given there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from importlib.metadata import version
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from tests.bench import fleet
+from tests.bench.measure import Measured, Stopwatch, measured
+
+HOUR_MS = fleet.HOUR_MS
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of the report."""
+
+    what: str
+    seconds: float
+    peak_mib: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A figure that should hold, and whether it did."""
+
+    what: str
+    value: float
+    limit: str
+    holds: bool
+
+
+def main() -> None:
+    """Measure, print the report, and write it as JSON."""
+    arguments = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    arguments.add_argument("--gpus", type=int, default=1000, help="GPUs of the fleet (default 1000)")
+    arguments.add_argument("--large", type=int, default=0, help="GPUs of the large fleet, 0 leaves it out")
+    arguments.add_argument("--hours", type=int, default=24, help="hours of the range run, of --gpus GPUs (default 24)")
+    arguments.add_argument("--json", type=Path, help="write the figures to this file")
+    arguments.add_argument("--naive", action=argparse.BooleanOptionalAction, default=True, help="also the plain script")
+    asked = arguments.parse_args()
+    with tempfile.TemporaryDirectory(prefix="finops-bench-") as folder:
+        lines, ratios = run(asked, Path(folder))
+    report(lines, ratios)
+    if asked.json:
+        facts = {
+            "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+            "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
+            "versions": {name: version(name) for name in ("dagster", "duckdb", "numpy", "pyarrow", "psycopg")},
+            "sizes": {"gpus": asked.gpus, "large": asked.large, "hours": asked.hours},
+            "lines": [asdict(line) for line in lines],
+            "ratios": [asdict(ratio) for ratio in ratios],
+        }
+        asked.json.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+
+
+def report(lines: list[Line], ratios: list[Ratio]) -> None:
+    """The tables for a person."""
+    print(f"\n{'':52}{'seconds':>10}{'peak MiB':>10}")
+    for line in lines:
+        peak = "" if line.peak_mib is None else f"{line.peak_mib:.0f}"
+        print(f"{line.what:52}{line.seconds:10.3f}{peak:>10}  {line.note}")
+    print(f"\n{'':52}{'measured':>10}{'limit':>16}")
+    for ratio in ratios:
+        print(f"{ratio.what:52}{ratio.value:10.2f}{ratio.limit:>16}  {'holds' if ratio.holds else 'MISSED'}")
+
+
+def run(asked: argparse.Namespace, folder: Path) -> tuple[list[Line], list[Ratio]]:
+    """All measurements, one after the other."""
+    lines: list[Line] = []
+    ratios: list[Ratio] = []
+    _say(f"an hour of {asked.gpus} GPUs: writing it, loading it into Prometheus")
+    measured(_write_open_metrics, asked.gpus, folder / "hour.om")
+    with _prometheus(folder) as url:
+        samples = asked.gpus * 4 * 240 * 0.99
+        transfer = measured(_transfer, url)
+        lines.append(
+            Line("transfer of the raw samples (curl)", transfer.seconds, None, f"{samples / 1e6:.2f} M samples")
+        )
+        hour = measured(_hour, asked.gpus, url, folder / "hour", None)
+        lines += _stages("hour, Prometheus to booked events", hour)
+        limit = 4 * transfer.seconds + 1
+        ratios.append(
+            Ratio("hour / (4 x transfer + 1 s)", hour.result["total"] / limit, "1", hour.result["total"] <= limit)
+        )
+        ratios.append(Ratio("hour, peak memory in MiB", hour.peak_mib, "1024", hour.peak_mib <= 1024))
+        dagster = measured(_through_dagster, asked.gpus, url, folder / "dagster")
+        lines.append(Line("  the same through Dagster", dagster.seconds, dagster.peak_mib, "with its own bookkeeping"))
+        if asked.naive:
+            naive = measured(_naive, url, folder / "naive")
+            lines.append(Line("plain script: api-client, pandas, to_sql", naive.seconds, naive.peak_mib))
+            speed = naive.seconds / hour.result["total"]
+            ratios.append(Ratio("plain script / hour", speed, "at least 10", speed >= 10))
+    if asked.large:
+        _say(f"an hour of {asked.large} GPUs, from landed Parquet")
+        small = measured(_hour, asked.gpus, "", folder / "small", asked.gpus)
+        large = measured(_hour, asked.large, "", folder / "large", asked.large)
+        lines += _stages(f"hour of {asked.gpus}, landed", small) + _stages(f"hour of {asked.large}, landed", large)
+        growth = large.result["total"] / small.result["total"]
+        bound = 1.1 * asked.large / asked.gpus
+        ratios.append(Ratio(f"{asked.large} GPUs / {asked.gpus} GPUs", growth, f"{bound:.0f}", growth <= bound))
+        ratios.append(Ratio("large, peak memory in MiB", large.peak_mib, "4096", large.peak_mib <= 4096))
+    if asked.hours:
+        lines_of_range, ratios_of_range = _range(asked, folder)
+        lines += lines_of_range
+        ratios += ratios_of_range
+    lines.append(Line("finops --help", measured(_help).seconds))
+    return lines, ratios
+
+
+def _range(asked: argparse.Namespace, folder: Path) -> tuple[list[Line], list[Ratio]]:
+    """A range of hours from landed Parquet to allocation, against one aggregation of the same files."""
+    _say(f"{asked.hours} hours of {asked.gpus} GPUs: landing them")
+    lake = folder / "range"
+    third = max(asked.hours // 3, 1)
+    measured(_land, asked.gpus, asked.hours, lake)
+    aggregation = measured(_aggregate, lake)
+    whole = measured(_allocate_range, asked.gpus, asked.hours, lake)
+    part = measured(_allocate_range, asked.gpus, third, lake)
+    note = f"{aggregation.result / 1e6:.1f} M readings"
+    lines = [
+        Line(
+            f"{asked.hours} hours: one row a device and window (DuckDB)",
+            aggregation.seconds,
+            aggregation.peak_mib,
+            note,
+        )
+    ]
+    lines += _stages(f"{asked.hours} hours, landed Parquet to allocation", whole)
+    lines.append(Line(f"{third} hours", part.seconds, part.peak_mib))
+    ratio = whole.result["total"] / aggregation.seconds
+    spread = abs(whole.peak_mib - part.peak_mib) / whole.peak_mib
+    return lines, [
+        Ratio("range / aggregation", ratio, "3", ratio <= 3),
+        Ratio("range, peak memory in MiB", whole.peak_mib, "2048", whole.peak_mib <= 2048),
+        Ratio(f"memory of {third} and {asked.hours} hours differs by", spread, "0.2", spread <= 0.2),
+    ]
+
+
+def _say(text: str) -> None:
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+def _stages(what: str, work: Measured) -> list[Line]:
+    stages = [Line(f"  {name}", seconds) for name, seconds in work.result.items() if name != "total"]
+    return [Line(what, work.result["total"], work.peak_mib), *stages]
+
+
+def _write_open_metrics(gpus: int, path: Path) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(fleet.open_metrics(fleet.hour_series(gpus, fleet.START)))
+
+
+def _prometheus(folder: Path) -> Any:
+    from tests.services.prometheus_server import PrometheusServer, load_blocks
+
+    load_blocks(folder / "hour.om", folder / "prometheus")
+    (folder / "hour.om").unlink()
+    return _Running(PrometheusServer(folder / "prometheus"))
+
+
+class _Running:
+    """A server for the length of a block; its address."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+
+    def __enter__(self) -> str:
+        self._server.start()
+        return str(self._server.url)
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop()
+
+
+def _transfer(url: str) -> None:
+    """The same samples with curl, a request a metric."""
+    at = (fleet.START + HOUR_MS) / 1000
+    for metric in fleet.METRICS:
+        subprocess.run(
+            ["curl", "-sf", "-o", os.devnull, "--get", f"{url}/api/v1/query", "--data-urlencode", f"query={metric}[1h]"]
+            + ["--data-urlencode", f"time={at}"],
+            check=True,
+        )
+
+
+def _site(gpus: int, url: str, home: Path, series: Any = None, hours: int = 1) -> Any:
+    """A site with its own database; the readings come from Prometheus, or are `series`."""
+    from contextlib import ExitStack
+
+    from finops_pipeline.accounting.config import AccountingConfig, CardLimit
+    from finops_pipeline.settings import load_settings
+    from resources.lake import Lake
+    from resources.prometheus import PrometheusDoor
+    from resources.site import FileDoor, Site, open_database
+
+    stack = ExitStack()
+    settings = load_settings({"FINOPS_HOME": str(home)})
+    database = stack.enter_context(open_database(settings))
+    database.load_platform(fleet.CLUSTER, fleet.records(gpus, hours))
+    limits = {fleet.MODEL: CardLimit(Decimal(700), Decimal(80))}
+    config = AccountingConfig(platform_tenant=fleet.PLATFORM, card_limits=limits)
+    door = PrometheusDoor(fleet.CLUSTER, url) if url else FileDoor(series)
+    now = fleet.START + hours * HOUR_MS + 600_000
+    return stack, Site(Lake(settings.lake_folder), database, {fleet.CLUSTER: door}, config, lambda: now)
+
+
+def _hour(gpus: int, url: str, home: Path, landed: int | None) -> dict[str, float]:
+    """Every stage of an hour but Dagster, on a warm process; seconds by stage."""
+    from assets import allocation, events, records, samples, series, usage
+
+    stack, site = _site(gpus, url, home, fleet.hour_series(gpus, fleet.START) if landed else None)
+    watch, hour = Stopwatch(), fleet.START
+    with stack:
+        if landed:
+            series.land(site, fleet.CLUSTER, [hour], Event())
+        began = time.perf_counter()
+        if not landed:
+            watch.time("dcgm_series", series.land, site, fleet.CLUSTER, [hour], Event())
+        watch.time("platform_records", records.land_records, site, fleet.CLUSTER, [hour])
+        watch.time("gpu_samples", samples.sample, site, fleet.CLUSTER, hour, samples.Summaries(site, fleet.CLUSTER))
+        watch.time("gpu_usage", usage.use, site, fleet.CLUSTER, hour)
+        watch.time("gpu_cost_allocation", allocation.price, site, fleet.CLUSTER, hour)
+        watch.time("usage_events", events.book, site, fleet.CLUSTER, hour, "bench")
+        watch.seconds["total"] = time.perf_counter() - began
+    return watch.seconds
+
+
+def _through_dagster(gpus: int, url: str, home: Path) -> int:
+    import dagster as dg
+
+    from finops_pipeline.runner import run_hours
+
+    stack, site = _site(gpus, url, home)
+    first = datetime.fromtimestamp(fleet.START / 1000, UTC)
+    with stack, dg.DagsterInstance.ephemeral() as instance:
+        return run_hours(site, instance, first, first + timedelta(hours=1)).booked
+
+
+def _naive(url: str, folder: Path) -> int:
+    """What a user would write: range queries into data frames, resample, interpolate, group, to_sql."""
+    import pandas as pd
+    import sqlalchemy as sa
+    from prometheus_api_client import MetricRangeDataFrame, PrometheusConnect
+
+    connection = PrometheusConnect(url=url, disable_ssl=True)
+    start = datetime.fromtimestamp(fleet.START / 1000)  # noqa: DTZ006 - the client wants local time
+    windows = []
+    for metric in fleet.METRICS:
+        found = connection.get_metric_range_data(
+            metric, start_time=start, end_time=start + timedelta(hours=1), chunk_size=timedelta(hours=1)
+        )
+        frame = MetricRangeDataFrame(found)
+        frame.index = pd.to_datetime(frame.index, unit="s")
+        keys = ["UUID", "modelName", "Hostname"]
+        mean = frame.groupby(keys)["value"].resample("15s").mean()
+        windows.append(
+            mean.groupby(level=keys).apply(lambda one: one.interpolate()).rename(metric).droplevel([0, 1, 2])
+        )
+    table = pd.concat(windows, axis=1).reset_index()
+    folder.mkdir()
+    engine = sa.create_engine(f"sqlite:///{folder / 'naive.sqlite'}")
+    table.to_sql("gpu_samples", engine, index=False)
+    usage = table.groupby(["UUID", "modelName"])[list(fleet.METRICS)].mean().reset_index()
+    usage.to_sql("gpu_usage", engine, index=False)
+    return len(table)
+
+
+def _land(gpus: int, hours: int, folder: Path) -> None:
+    """Hours of readings as `dcgm_series` lands them, and the records of each."""
+    from assets import records, series
+    from resources.series import window
+
+    one = fleet.hour_series(gpus, fleet.START)
+    stack, site = _site(gpus, "", folder, one, hours)
+    with stack:
+        span = [fleet.START + number * HOUR_MS for number in range(hours)]
+        for hour in span:
+            readings = one if hour == fleet.START else fleet.hour_series(gpus, hour)
+            series._write(site, fleet.CLUSTER, hour, window(readings, hour, hour + HOUR_MS))
+        records.land_records(site, fleet.CLUSTER, span)
+
+
+def _aggregate(folder: Path) -> int:
+    """The least work that any answer needs: one row a device, metric and window, with its mean."""
+    import duckdb
+
+    files = f"{folder}/lake/dcgm_series/*/*/data.parquet"
+    connection = duckdb.connect()
+    connection.execute("SET memory_limit='8GB'")
+    rows = connection.sql(
+        "WITH samples AS (SELECT labels['UUID'] AS device, metric, unnest(timestamps) AS ts, unnest(values) AS value"
+        f" FROM read_parquet('{files}'))"
+        " SELECT sum(n) FROM (SELECT device, metric, epoch_ms(ts) // 15000 AS w, avg(value) AS mean, count(*) AS n"
+        " FROM samples GROUP BY ALL)"
+    ).fetchall()
+    return int(rows[0][0])
+
+
+def _allocate_range(gpus: int, hours: int, folder: Path) -> dict[str, float]:
+    """Landed Parquet to allocation, without Dagster and without writing windows to Postgres."""
+    from assets import allocation, samples, usage
+
+    stack, site = _site(gpus, "", folder, fleet.hour_series(1, fleet.START), hours)
+    watch = Stopwatch()
+    with stack:
+        around = samples.Summaries(site, fleet.CLUSTER)
+        began = time.perf_counter()
+        for number in range(hours):
+            hour = fleet.START + number * HOUR_MS
+            watch.time("gpu_samples", samples.sample, site, fleet.CLUSTER, hour, around)
+            watch.time("gpu_usage", usage.use, site, fleet.CLUSTER, hour)
+            watch.time("gpu_cost_allocation", allocation.price, site, fleet.CLUSTER, hour)
+        watch.seconds["total"] = time.perf_counter() - began
+    return watch.seconds
+
+
+def _help() -> None:
+    finops = shutil.which("finops", path=str(Path(sys.executable).parent))
+    subprocess.run([str(finops), "--help"], check=True, stdout=subprocess.DEVNULL)
+
+
+if __name__ == "__main__":
+    main()
