@@ -1,6 +1,7 @@
 """Last hourly stage: what is new against the ledger is booked, once and for ever (A31, A32, A34)."""
 
 import hashlib
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -17,6 +18,7 @@ from finops_pipeline.accounting.credits import Allocated
 from finops_pipeline.accounting.exact import hour_text
 from finops_pipeline.accounting.ledger import booked_sums, differences
 from finops_pipeline.accounting.lifecycle import running_intervals
+from finops_pipeline.errors import FinopsError
 from resources.credits import credit_differences
 from resources.failpoints import reached
 from resources.postgres_arrow import Connection
@@ -81,6 +83,7 @@ def book(site: Site, cluster: str, hour: int, run_id: str) -> tuple[int, int]:
     with site.database.transaction() as connection:
         site.database.hour_lock(connection, cluster, at(hour))
         events = differences(allocation, usage, booked_sums(booked_events(site, connection, cluster, hour)))
+        refuse_conflicts(site, connection, events)
         site.database.copy(connection, "usage_events", event_rows(events))
         reached("events booked")
         events += follow_with_credits(site, connection, cluster, hour)
@@ -96,6 +99,21 @@ def book(site: Site, cluster: str, hour: int, run_id: str) -> tuple[int, int]:
         reached("hour audited")
     reached("hour published")
     return len(events), len(allocation)
+
+
+def refuse_conflicts(site: Site, connection: Connection, events: Sequence[dict[str, Any]]) -> None:
+    """Stops with nothing changed if the ledger holds other content under the id of a new event (A31)."""
+    new = {event["event_id"]: event["content_sha256"] for event in events}
+    found = site.database.query(
+        "SELECT event_id, content_sha256 FROM eai.usage_events WHERE usage_type <> 'llm' AND event_id = ANY(%s)",
+        (list(new),),
+        connection=connection,
+    )
+    for event_id, booked in zip(texts(found["event_id"]), texts(found["content_sha256"]), strict=True):
+        raise FinopsError(
+            f"usage event {event_id} is booked with content {booked}, this run has {new[event_id]} for it (A31): "
+            "nothing was booked; `finops explain` shows the booked one, `finops audit verify` whether it was tampered with"
+        )
 
 
 def booked_events(site: Site, connection: Connection, cluster: str, hour: int) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from uuid import UUID
 import typer
 
 from finops_pipeline.errors import FinopsError, UsageError
+from finops_pipeline.replica import keep_up, replica_app
 
 if TYPE_CHECKING:
     from finops_pipeline.runner import Outcome
@@ -48,6 +49,7 @@ app = typer.Typer(
 )
 policies_app = typer.Typer(help="What a GPU-hour, a kWh and a GB-month cost.", no_args_is_help=True)
 app.add_typer(policies_app, name="policies")
+app.add_typer(replica_app, name="replica")
 audit_app = typer.Typer(help="The hash-chained log of all that was published and decided.", no_args_is_help=True)
 app.add_typer(audit_app, name="audit")
 
@@ -179,6 +181,7 @@ def run(
     settings = _settings()
     with _site(settings, bundle) as site:
         outcome = _run(settings, site, [_span(site, from_, to)], out, quiet=json_output)
+        keep_up(settings, site)
     _report(outcome, settings, json_output)
 
 
@@ -197,6 +200,7 @@ def backfill(from_: From = None, to: To = None, bundle: BundleFolder = None, jso
         first, past = _span(site, from_, to)
         check_hours(site, first, past)
         outcome = _run(settings, site, list(_days(missing_hours(site, first, past))), None, quiet=json_output)
+        keep_up(settings, site)
     _report(outcome, settings, json_output)
 
 

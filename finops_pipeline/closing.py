@@ -90,7 +90,9 @@ def lives_of(began: Mapping[str, datetime], ended: Mapping[str, datetime]) -> di
         if (at.minute, at.second, at.microsecond) != (0, 0, 0):
             raise UsageError(f"cluster {cluster}: {at:%Y-%m-%dT%H:%M:%SZ} is not a whole hour (A1)")
     return {
-        cluster: Life(*(round(at.timestamp()) * 1000 if at else None for at in (began.get(cluster), ended.get(cluster))))
+        cluster: Life(
+            *(round(at.timestamp()) * 1000 if at else None for at in (began.get(cluster), ended.get(cluster)))
+        )
         for cluster in began.keys() | ended.keys()
     }
 

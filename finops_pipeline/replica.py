@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -48,13 +49,14 @@ def show_status(json_output: Json = False) -> None:
         "ledger_rows": found.ledger_rows,
         "replica_rows": found.replica_rows,
         "not_copied_yet": found.behind,
-        "last_written_at": found.copied_at,
+        "written_at": found.written_at,
+        "compared_at": found.compared_at,
         "differences": _records(found.differences),
     }
-    written = f"{found.copied_at:%Y-%m-%dT%H:%M:%SZ}" if found.copied_at else "never"
     text = (
         f"{replica.where}: {found.replica_rows} events, {found.ledger_rows} in the ledger,"
-        f" {found.behind} of them not copied yet; last written {written}\n"
+        f" {found.behind} of them not copied yet;"
+        f" written {_at(found.written_at)}, compared and repaired {_at(found.compared_at)}\n"
     )
     _print(data, text + _listed(found.differences, "What is copied is the same to the last digit."), json_output)
     if not found.agrees:
@@ -110,11 +112,15 @@ def _report(replica: ClickHouse, synced: Synced, json_output: bool) -> None:
     data = {
         "where": replica.where,
         "copied": synced.copied,
-        "rows": synced.rows,
+        "compared": synced.compared,
         "repaired": _records(synced.differences),
     }
-    text = f"{replica.where}: {synced.copied} events copied, {synced.rows} in all\n"
+    text = f"{replica.where}: {synced.copied} events copied, {synced.compared} compared\n"
     _print(data, text + _listed(synced.differences, "The same to the last digit."), json_output)
+
+
+def _at(instant: datetime | None) -> str:
+    return f"{instant:%Y-%m-%dT%H:%M:%SZ}" if instant else "never"
 
 
 def _listed(differences: Sequence[Difference], otherwise: str) -> str:

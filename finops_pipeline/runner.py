@@ -231,7 +231,7 @@ def booked_since(site: Site, seq: int) -> list[str]:
 
 
 def missing_hours(site: Site, first: datetime, past: datetime) -> list[datetime]:
-    """Hours of `[first, past)` that are not published for every cluster, or only provisionally (A16)."""
+    """Hours of `[first, past)` that are not published for every cluster, only provisionally (A16), or out of date."""
     clusters = list(site.doors)
     with site.database.transaction(snapshot=True) as connection:
         rows = connection.execute(
@@ -239,6 +239,7 @@ def missing_hours(site: Site, first: datetime, past: datetime) -> list[datetime]
             " GROUP BY hour HAVING count(*) = %s",
             (clusters, first, past, len(clusters)),
         ).fetchall()
-    done = {row[0].astimezone(UTC) for row in rows}
+    stale = {row["hour"] for row in site.database.hours_to_recompute() if row["cluster"] in site.doors}
+    done = {row[0].astimezone(UTC) for row in rows} - stale
     hours = [first + timedelta(hours=index) for index in range(int((past - first) / timedelta(milliseconds=HOUR_MS)))]
     return [hour for hour in hours if hour not in done]

@@ -195,6 +195,11 @@ class Settings(BaseModel):
         alias="FINOPS_WEBHOOK_URL",
         description="where held but idle GPUs are told, as JSON by POST; may hold a token",
     )
+    production: bool = Field(
+        default=False,
+        alias="FINOPS_PRODUCTION",
+        description="refuse a database login that could get around row-level security (superuser, BYPASSRLS)",
+    )
     min_coverage: Share = Field(
         Decimal("0.99"),
         alias="FINOPS_MIN_COVERAGE",

@@ -7,6 +7,7 @@ What belongs here: the looks. What does not: any number that is not already publ
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import sys
 from collections import Counter
@@ -98,7 +99,7 @@ def _bars(stages: Sequence[str], hours: int) -> Iterator[Told]:
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         tasks: dict[str, TaskID] = {stage: bars.add_task(stage, start=False, total=hours, hour="") for stage in stages}
-        following = dict(zip(stages, stages[1:], strict=False))
+        following = dict(itertools.pairwise(stages))
         bars.start_task(tasks[stages[0]])
 
         def told(stage: str, hour: int) -> None:

@@ -53,6 +53,7 @@ _TYPES = {
 }
 # Wait until the rows are stored; a null where none may be is an error, not a default.
 _INSERT = {"async_insert": 0, "input_format_null_as_default": 0}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MUTATION = {"mutations_sync": 2}
 
 
@@ -175,15 +176,15 @@ class ClickHouse:
         last = self._last_note()
         return 0 if last is None else int(last[1])
 
-    def copied_at(self) -> datetime | None:
-        """When a row was last written."""
-        last = self._last_note()
-        return None if last is None else datetime.fromtimestamp(int(last[2]) / 1_000_000, UTC)
+    def noted(self, *events: str) -> tuple[int, datetime] | None:
+        """High-water mark and instant of the last note of one of these kinds."""
+        last = self._last_note(*events)
+        return None if last is None else (int(last[1]), _instant(last[2]))
 
     def next_copied_at(self) -> datetime:
         """An instant for new copies: now, or later than the last if the clock has gone back."""
-        now, last = datetime.now(UTC), self.copied_at()
-        return now if last is None or last < now else last + timedelta(microseconds=1)
+        now, last = datetime.now(UTC), self._last_note()
+        return now if last is None else max(now, _instant(last[2]) + timedelta(microseconds=1))
 
     def note(self, event: str, mark: int, rows: int, copied_at: datetime) -> None:
         """Note what was written, after it is stored: what a kill leaves between the two is copied once more."""
@@ -200,9 +201,11 @@ class ClickHouse:
         )
         self._insert(NOTES, notes)
 
-    def _last_note(self) -> list[Any] | None:
+    def _last_note(self, *events: str) -> list[Any] | None:
         found = self._rows(
-            f"SELECT step, seq, toUnixTimestamp64Micro(copied_at) FROM {NOTES} ORDER BY step DESC LIMIT 1"  # noqa: S608
+            f"SELECT step, seq, toUnixTimestamp64Micro(copied_at) FROM {NOTES}"  # noqa: S608
+            " WHERE empty({events:Array(String)}) OR has({events:Array(String)}, event) ORDER BY step DESC LIMIT 1",
+            events=list(events),
         )
         return found[0] if found else None
 
@@ -235,8 +238,9 @@ class ClickHouse:
         """How many events it holds, copies counted once."""
         return int(self._rows(f"SELECT count() FROM {self._table} FINAL")[0][0])  # noqa: S608
 
-    def states(self) -> dict[Day, State]:
+    def states(self, since: datetime | None = None) -> dict[Day, State]:
         """The state of each tenant's day; see `ledger_source.states`."""
+        recent = "1" if since is None else f"toUnixTimestamp64Micro(occurred_at) >= {_micros(since)}"
         sums = ", ".join(f"ifNull(toString(sum({name})), '-')" for name in SUMMED)
         row = ", ".join(f"ifNull({_text(name, kind)}, char(1))" for name, kind in COLUMNS.items())
         found = self._rows(
@@ -244,8 +248,8 @@ class ClickHouse:
             " concatWithSeparator('|', toString(number),"
             " toString(sum(reinterpretAsUInt32(reverse(substring(sha, 1, 4))))),"
             f" toString(sum(reinterpretAsUInt32(reverse(substring(sha, 5, 4))))), {sums})"
-            f" FROM (SELECT *, day, SHA256(concatWithSeparator(char(31), {row})) AS sha FROM {self._table} FINAL)"
-            " GROUP BY tenant_id, day"
+            f" FROM (SELECT *, day, SHA256(concatWithSeparator(char(31), {row})) AS sha FROM {self._table} FINAL"
+            f" WHERE {recent}) GROUP BY tenant_id, day"
         )
         return {Day(tenant, day): State(number, cost, digest) for tenant, day, number, cost, digest in found}
 
@@ -353,4 +357,8 @@ def _text(name: str, kind: Kind) -> str:
 
 
 def _micros(instant: datetime) -> int:
-    return (instant - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    return (instant - _EPOCH) // timedelta(microseconds=1)
+
+
+def _instant(micros: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=micros)

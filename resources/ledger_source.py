@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from datetime import datetime
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -108,15 +109,25 @@ def count(database: Database, after: int = 0) -> int:
     return int(found["rows"][0].as_py())
 
 
-def states(database: Database, upto: int) -> dict[Day, State]:
-    """The state of each tenant's day, of the rows that arrived up to `upto`."""
+def oldest_since(database: Database, after: int, upto: int) -> datetime | None:
+    """Start of the first UTC day that rows arrived for in (after, upto]; None if none did."""
+    with database.transaction(snapshot=True) as connection:
+        row = connection.execute(
+            "SELECT date_trunc('day', min(occurred_at)) FROM eai.usage_events WHERE seq > %s AND seq <= %s",
+            (after, upto),
+        ).fetchone()
+    return row[0] if row else None
+
+
+def states(database: Database, upto: int, since: datetime | None = None) -> dict[Day, State]:
+    """The state of each tenant's day, of the rows that arrived up to `upto`, and occurred at or after `since`."""
     found = database.query(
         sql.SQL(
             "SELECT tenant_id::text, to_char(day, 'YYYY-MM-DD') AS day, count(*) AS rows, coalesce(trim_scale(sum(cost_amount))::text, '-')"
             " AS cost, concat_ws('|', count(*), sum(('x' || substr(sha, 1, 8))::bit(32)::bigint),"
             " sum(('x' || substr(sha, 9, 8))::bit(32)::bigint), {sums}) AS digest"
             " FROM (SELECT *, {day} AS day, encode(substr(sha256(convert_to({row}, 'UTF8')), 1, 8), 'hex') AS sha"
-            " FROM eai.usage_events WHERE seq <= {upto}) AS e GROUP BY 1, 2"
+            " FROM eai.usage_events WHERE seq <= {upto} AND {since}) AS e GROUP BY 1, 2"
         ).format(
             sums=sql.SQL(", ").join(
                 sql.SQL("coalesce(trim_scale(sum({}))::text, '-')").format(sql.Identifier(name)) for name in SUMMED
@@ -128,6 +139,7 @@ def states(database: Database, upto: int) -> dict[Day, State]:
                 )
             ),
             upto=upto,
+            since=sql.SQL("true") if since is None else sql.SQL("occurred_at >= {}").format(since),
         )
     )
     columns = (found[name].to_pylist() for name in ("tenant_id", "day", "rows", "cost", "digest"))
@@ -160,7 +172,7 @@ def _writers(database: Database) -> set[str]:
         " AND relation = 'eai.usage_events'::regclass"
         " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
     )
-    return set(found["writer"].to_pylist())
+    return {str(writer) for writer in found["writer"].to_pylist()}
 
 
 def _rows(database: Database, source: sql.Composable) -> pa.Table:
@@ -176,9 +188,11 @@ def _rows(database: Database, source: sql.Composable) -> pa.Table:
 
 def _require_in_range(rows: pa.Table, name: str) -> None:
     """ClickHouse would move an instant that it cannot hold to the nearest that it can."""
-    years = pc.year(rows[name])
-    outside: Any = rows["seq"].filter(pc.or_(pc.less(years, 1900), pc.greater_equal(years, 2299)))
-    if len(outside):
+    years = pc.year(rows[name]).to_pylist()
+    outside = [
+        seq for seq, year in zip(rows["seq"].to_pylist(), years, strict=True) if year and not 1900 <= year < 2299
+    ]
+    if outside:
         raise SourceError(
             f"eai.usage_events seq {outside[0]}: {name} is not within the years 1900 to 2298, which ClickHouse can"
             " hold: the replica stops before it",

@@ -119,6 +119,20 @@ class Database:
 
     # Transactions
 
+    def refuse_privileged(self) -> None:
+        """UsageError if the login could get around row-level security: the ledger's tenants are then kept apart by
+        nothing but this program's good behaviour.
+        """
+        with translated(self._url), self._engine.connect() as connection:
+            name, above, around = connection.execute(
+                sa.text("SELECT rolname, rolsuper, rolbypassrls FROM pg_roles WHERE rolname = current_user")
+            ).one()
+        if above or around:
+            raise UsageError(
+                f"EAI_DATABASE_URL: {name} is {'a superuser' if above else 'a role with BYPASSRLS'}, which FINOPS_PRODUCTION"
+                " refuses: name a login that is only a member of eai_pipeline"
+            )
+
     @contextmanager
     def transaction(self, *, snapshot: bool = False) -> Iterator[Connection]:
         """One transaction as `eai_pipeline` on a pooled connection: committed at the end, rolled back on any error.

@@ -1,7 +1,8 @@
 """Keeping the ClickHouse replica equal to the ledger: copy in order of arrival, compare every tenant's day, repair.
 
 The replica is derived and can be rebuilt at any time. A row may be copied twice; it counts once (FINAL). The order of
-arrival only makes it quick: what is complete is decided by the comparison, which covers the whole ledger each time.
+arrival only makes it quick: what is complete is decided by the comparison. The days for which something arrived are
+compared each time, and all of the ledger once a day, or when somebody asks.
 
 Belongs here: the order of the steps between the two doors. Does not: the doors (ledger_source.py, clickhouse.py), and
 when it happens (assets/replica.py, finops_pipeline/definitions.py). Rules: A31, A32.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from finops_pipeline.errors import SourceError
 from resources import ledger_source
@@ -25,6 +26,8 @@ BATCH_ROWS = 50_000
 """Rows that are copied, or repaired, at a time."""
 REMOVED_DAYS = 2_000
 """Tenant's days of one deletion: it takes ClickHouse about a second, and a query has at most 256 KiB."""
+WHOLE_EVERY = timedelta(days=1)
+WRITTEN, COMPARED = ("copied", "repaired", "rebuilt"), ("compared", "rebuilt")
 NOTHING = State(0, "-", "")
 
 
@@ -43,8 +46,10 @@ class Synced:
 
     copied: int
     """rows that had arrived since the last one"""
-    rows: int
-    """rows of the ledger, which the replica holds now"""
+    compared: int
+    """rows of the ledger that the replica was compared with"""
+    since: datetime | None
+    """compared is what occurred since then; None: all of the ledger"""
     differences: tuple[Difference, ...]
     """found after the copy, and repaired"""
 
@@ -57,8 +62,10 @@ class Status:
     replica_rows: int
     behind: int
     """rows of the ledger that arrived after the high-water mark"""
-    copied_at: datetime | None
-    """when the replica was last written"""
+    written_at: datetime | None
+    """when a row was last written to it"""
+    compared_at: datetime | None
+    """when all of it was last compared, and repaired"""
     differences: tuple[Difference, ...]
     """among what is copied"""
 
@@ -82,24 +89,32 @@ def status(database: Database, replica: ClickHouse) -> Status:
     mark = replica.mark()
     differences, rows = compare(database, replica, mark)
     behind = ledger_source.count(database, mark)
-    return Status(rows + behind, replica.count(), behind, replica.copied_at(), differences)
+    written, compared = replica.noted(*WRITTEN), replica.noted(*COMPARED)
+    return Status(rows + behind, replica.count(), behind, written and written[1], compared and compared[1], differences)
 
 
-def sync(database: Database, replica: ClickHouse, told: Told = _untold) -> Synced:
-    """Copy what has arrived, compare all of it, repair what differs.
+def sync(database: Database, replica: ClickHouse, told: Told = _untold, *, everything: bool = True) -> Synced:
+    """Copy what has arrived, compare, repair what differs.
 
-    SourceError, transient, while another process does it, and permanent if a difference outlives the repair.
+    Not `everything` compares the days for which something arrived, unless all was last compared a day ago. SourceError,
+    transient, while another process does it, and permanent if a difference outlives the repair.
     """
     with ledger_source.only_copier(database):
         replica.require_current()
         upto = ledger_source.settled(database)
         mark = replica.mark()
         if mark > upto:  # the ledger was restored from a backup: what it has lost is only in the replica
-            mark = upto
+            mark, everything = upto, True
             replica.note("reset", mark, 0, replica.next_copied_at())
         copied = copy(database, replica, mark, upto, told)
-        differences, rows = repaired(database, replica, upto)
-    return Synced(copied, rows, differences)
+        whole, seen = replica.noted(*COMPARED), replica.noted(*COMPARED, "checked")
+        if everything or whole is None or seen is None or whole[1] < datetime.now(UTC) - WHOLE_EVERY:
+            since = None
+        elif (since := ledger_source.oldest_since(database, seen[0], upto)) is None:
+            return Synced(copied, 0, datetime.now(UTC), ())
+        differences, compared = repaired(database, replica, upto, since)
+        replica.note("checked" if since else "compared", upto, compared, replica.next_copied_at())
+    return Synced(copied, compared, since, differences)
 
 
 def rebuild(database: Database, replica: ClickHouse, told: Told = _untold) -> Synced:
@@ -120,7 +135,7 @@ def rebuild(database: Database, replica: ClickHouse, told: Told = _untold) -> Sy
                     transient=False,
                 )
         replica.note("rebuilt", upto, copied, copied_at)
-    return Synced(copied, rows, ())
+    return Synced(copied, rows, None, ())
 
 
 def copy(database: Database, replica: ClickHouse, after: int, upto: int, told: Told = _untold) -> int:
@@ -143,9 +158,14 @@ def _batches(
         yield after, batch.num_rows
 
 
-def compare(database: Database, replica: ClickHouse, upto: int) -> tuple[tuple[Difference, ...], int]:
-    """The tenants' days that differ, and how many rows the ledger has, of those that arrived up to `upto`."""
-    ledger, copies = ledger_source.states(database, upto), replica.states()
+def compare(
+    database: Database, replica: ClickHouse, upto: int, since: datetime | None = None
+) -> tuple[tuple[Difference, ...], int]:
+    """The tenants' days that differ, and how many rows of the ledger were looked at.
+
+    Of the ledger: what arrived up to `upto`. Of both: what occurred at or after `since`.
+    """
+    ledger, copies = ledger_source.states(database, upto, since), replica.states(since)
     return differing(ledger, copies), sum(state.rows for state in ledger.values())
 
 
@@ -158,15 +178,17 @@ def differing(ledger: Mapping[Day, State], copies: Mapping[Day, State]) -> tuple
     )
 
 
-def repaired(database: Database, replica: ClickHouse, upto: int) -> tuple[tuple[Difference, ...], int]:
-    """Make the replica hold what the ledger holds; the differences that there were, and the ledger's rows."""
-    found, rows = compare(database, replica, upto)
+def repaired(
+    database: Database, replica: ClickHouse, upto: int, since: datetime | None
+) -> tuple[tuple[Difference, ...], int]:
+    """Make the replica hold what the ledger holds; the differences that there were, and the rows; see `compare`."""
+    found, rows = compare(database, replica, upto, since)
     left = found
     for _ in range(ROUNDS):
         if not left:
             return found, rows
         _repair(database, replica, left, upto)
-        left, rows = compare(database, replica, upto)
+        left, rows = compare(database, replica, upto, since)
     if left:
         raise SourceError(
             f"{replica.where}: still differs from the ledger after {ROUNDS} repairs: {summary(left)};"

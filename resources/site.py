@@ -103,6 +103,8 @@ def open_database(settings: Settings) -> Iterator[Database]:
     if settings.database_url is not None:
         database = Database(settings.database_url.get_secret_value(), anchor=Anchor(settings.anchor_path))
         try:
+            if settings.production:
+                database.refuse_privileged()
             database.migrate()
             yield database
         finally:

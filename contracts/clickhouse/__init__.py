@@ -15,7 +15,7 @@ from typing import Final
 EVENTS: Final = "usage_events"
 """The replica: ReplacingMergeTree, so that a row that was copied twice counts once."""
 NOTES: Final = "usage_events_copied"
-"""One note for each batch; the last one holds the high-water mark."""
+"""One note for each batch and comparison; the last one holds the high-water mark."""
 VIEWS: Final = ("usage_events_final", "usage_by_day", "usage_by_month", "allocation_by_month")
 """In the order in which they are made. All read with FINAL."""
 FRACTION_DIGITS: Final = 12

@@ -348,11 +348,11 @@ class HourEvidence:
         series = self.tables["dcgm_series"]
         columns = SeriesColumns.of(series, self.config)
         spans: dict[tuple[str, str], list[tuple[int, int, int]]] = defaultdict(list)
+        instants: Any = series["timestamps"]
         for number in np.flatnonzero(columns.usable & np.isin(columns.uuid, list(boards))).tolist():
-            at: Any = series["timestamps"][number]
-            at = at.values
+            at = instants[number].values
             if at is not None and len(at):
-                ends = pc.min_max(at.cast(pa.int64())).as_py()
+                ends: Any = pc.min_max(at.cast(pa.int64())).as_py()
                 spans[columns.key[number], columns.metric[number]].append((len(at), ends["min"], ends["max"]))
         rejected: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
         for key, reason, detail in rows_of(self.tables["rejected_readings"], "key", "reason", "detail"):

@@ -325,6 +325,27 @@ def test_an_entry_of_another_transaction_does_not_reopen_a_month(books: Books) -
         connection.execute("UPDATE eai.gpu_statements SET status = 'open', final_at = NULL WHERE period = '2026-10'")
 
 
+def test_a_gateway_that_may_only_insert_tokens_still_can(books: Books) -> None:
+    """The trigger that notes late events reads statements, which a writer of tokens may not."""
+    books.hour(OCTOBER, Used())
+    books.close("2026-10")
+    with psycopg.connect(books.admin_url) as connection:
+        connection.execute("CREATE ROLE gateway_of_a_test")
+        connection.execute("GRANT USAGE ON SCHEMA eai TO gateway_of_a_test")
+        connection.execute("GRANT INSERT ON eai.usage_events TO gateway_of_a_test")
+        connection.execute("SET LOCAL ROLE gateway_of_a_test")
+        connection.execute("SELECT set_config('app.tenant_id', %s, true)", [ALICE])
+        inserted = connection.execute(
+            "INSERT INTO eai.usage_events (event_id, occurred_at, tenant_id, usage_type, source, input_tokens,"
+            " output_tokens, cached_tokens) VALUES ('t1', '2026-10-01T00:30Z', %s, 'llm', 'gateway', 1, 1, 0)",
+            [ALICE],
+        )
+        assert inserted.rowcount == 1
+        connection.execute("RESET ROLE")
+        connection.rollback()
+    assert books.ask("SELECT count(*) FROM eai.late_events") == [(0,)]
+
+
 # Credits
 
 

@@ -20,11 +20,13 @@ import dagster as dg
 import psycopg
 import pytest
 
+from assets.events import refuse_conflicts
+from finops_pipeline.errors import FinopsError, UsageError
 from finops_pipeline.export import export
 from finops_pipeline.runner import booked_since, run_hours
 from finops_pipeline.settings import load_settings
 from resources.failpoints import VARIABLE
-from resources.site import open_site
+from resources.site import open_database, open_site
 from tests.databases import Databases
 
 CASE = "24-idle-policies-and-weights"
@@ -158,7 +160,7 @@ def test_a_server_stopped_at_once_in_the_middle_loses_nothing_that_was_published
     run = FORK.Process(target=_compute_embedded, args=(cases / CASE, home, out))
     run.start()
     pid_file = home / "postgres" / "data" / "postmaster.pid"
-    _wait_for(lambda: (home / "lake" / "gpu_usage").exists())
+    _wait_for((home / "lake" / "gpu_usage").exists)
     os.kill(int(pid_file.read_text().split()[0]), signal.SIGQUIT)
     run.join(120)
     assert run.exitcode != 0
@@ -180,3 +182,35 @@ def _wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
     while not condition():
         assert time.monotonic() < until, "what was waited for did not happen"
         time.sleep(0.005)
+
+
+def test_other_content_under_a_known_id_stops_the_run_and_shows_both_hashes(
+    cases: Path, databases: Databases, tmp_path: Path
+) -> None:
+    """The same id and another hash: nothing is booked (A31)."""
+    url = databases.fresh()
+    settings = load_settings({"FINOPS_HOME": str(tmp_path / "home"), "EAI_DATABASE_URL": url})
+    with open_site(settings, cases / CASE) as site, dg.DagsterInstance.ephemeral() as instance:
+        assert site.bundle is not None
+        span = site.bundle.start, site.bundle.end
+        run_hours(site, instance, *span)
+        booked = site.database.query(
+            "SELECT event_id, content_sha256 FROM eai.usage_events WHERE usage_type <> 'llm' ORDER BY seq LIMIT 1"
+        ).to_pylist()[0]
+        other = {"event_id": booked["event_id"], "content_sha256": "f" * 64}
+        with (
+            pytest.raises(FinopsError) as error,
+            site.database.transaction() as connection,
+        ):
+            refuse_conflicts(site, connection, [other])
+    assert booked["content_sha256"] in str(error.value)
+    assert "f" * 64 in str(error.value)
+
+
+def test_production_refuses_a_login_that_row_level_security_does_not_bind(databases: Databases) -> None:
+    url = databases.fresh()
+    with open_database(load_settings({"FINOPS_PRODUCTION": "true", "EAI_DATABASE_URL": url})) as database:
+        assert database.query("SELECT 1 AS one")["one"].to_pylist() == [1]
+    privileged = {"FINOPS_PRODUCTION": "true", "EAI_DATABASE_URL": databases.admin(url)}
+    with pytest.raises(UsageError, match="is a superuser"), open_database(load_settings(privileged)):
+        pass

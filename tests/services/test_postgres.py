@@ -309,7 +309,7 @@ def test_an_event_is_booked_once_and_carries_its_hash(database: Database) -> Non
 def test_a_final_statement_stays(database: Database) -> None:
     item = {"period": "2026-10", "tenant_id": ALICE, "deployment_id": "d", "currency": "EUR", "amount": Decimal("1.00")}
     data = pa.Table.from_pylist([{**item, "estimated": False}])
-    opened = {"period": "2026-10", "status": "open", "computed_at": TEN, "final_at": None}
+    opened = {"period": "2026-10", "status": "open", "computed_at": TEN, "final_at": None, "content_sha256": "0" * 64}
     with database.transaction() as connection:
         for status in ({}, {"status": "final", "final_at": TEN}):
             database.replace(connection, "gpu_allocation", data, period="2026-10")

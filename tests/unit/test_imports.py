@@ -28,6 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "finops_pipeline.doctor": RESOURCES,
     "finops_pipeline.runner": RESOURCES | {"assets", "finops_pipeline.definitions"},
     "finops_pipeline.export": RESOURCES | {"assets"},
+    "finops_pipeline.replica": RESOURCES | {"finops_pipeline.runner", "finops_pipeline.show"},
     "finops_pipeline.show": RESOURCES | {"assets", "finops_pipeline.runner"},
     "finops_pipeline.oversight": RESOURCES | {"finops_pipeline.show"},
     "finops_pipeline.audit": RESOURCES,
@@ -35,7 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     "finops_pipeline.explain": RESOURCES,
     "finops_pipeline.cli": RESOURCES
     | {f"finops_pipeline.{room}" for room in ("audit", "closing", "definitions", "demo", "doctor", "explain", "export")}
-    | {f"finops_pipeline.{room}" for room in ("oversight", "runner", "show")}
+    | {f"finops_pipeline.{room}" for room in ("oversight", "replica", "runner", "show")}
     | {"assets"},
     "finops_pipeline.__main__": {"finops_pipeline.cli"},
 }

@@ -730,7 +730,8 @@ def _guards() -> None:
         " FOR EACH STATEMENT EXECUTE FUNCTION eai.refuse_change()"
     )
     op.execute("""
-        CREATE FUNCTION eai.note_late_events() RETURNS trigger LANGUAGE plpgsql AS $body$
+        CREATE FUNCTION eai.note_late_events() RETURNS trigger
+        LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$
         BEGIN
             INSERT INTO eai.late_events (event_id, period)
             SELECT n.event_id, s.period FROM booked n
@@ -805,4 +806,4 @@ def _access() -> None:
         op.execute(f"GRANT SELECT, INSERT ON eai.{table} TO eai_pipeline")
     for table in replaced:
         op.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON eai.{table} TO eai_pipeline")
-    op.execute("GRANT SELECT, INSERT, DELETE ON eai.late_events TO eai_pipeline")
+    op.execute("GRANT SELECT, DELETE ON eai.late_events TO eai_pipeline")
