@@ -43,6 +43,10 @@ demo: $(STAMP) ## Run a bundled day of a GPU cluster through the whole pipeline,
 test: $(STAMP) prometheus ## Run all tests (real Prometheus, Postgres, Dagster); PYTEST_ARGS="-k gap" for some
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+.PHONY: bench
+bench: $(STAMP) prometheus ## Measure speed and memory as ratios against baselines; BENCH_ARGS="--large 10000 --hours 720"
+	$(BIN)/python -m tests.bench $(BENCH_ARGS)
+
 .PHONY: prometheus
 prometheus: # The service tests need a real Prometheus with its promtool
 	@if ! command -v prometheus >/dev/null || ! command -v promtool >/dev/null; then \

@@ -72,15 +72,21 @@ replica_job = dg.define_asset_job(
     default_status=dg.DefaultScheduleStatus.RUNNING,
 )
 def hourly_schedule(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
-    """At ten past each hour: the ended hours of the last two days that are not computed, one run a stretch of them."""
+    """At ten past each hour: the ended hours that are not computed, of the last two days and since the first that is.
+
+    A stretch of them is one run, but the newest hour is its own: an older one whose readings are gone by now fails, and
+    must not hold it up. A new installation starts with the newest hour; what is before is for a backfill.
+    """
     tick = context.scheduled_execution_time.astimezone(UTC)
     end = tick.replace(minute=0, second=0, microsecond=0)
-    ended = [f"{end - timedelta(hours=back):{KEY}}" for back in range(LOOK_BACK_HOURS, 0, -1)]
+    *earlier, newest = (f"{end - timedelta(hours=back):{KEY}}" for back in range(LOOK_BACK_HOURS, 0, -1))
     done = context.instance.get_materialized_partitions(usage_events.key)
-    missing = [key for key in ended if key not in done]
-    if not missing:
+    since = min(done, default=newest)
+    asked = [*stretches([key for key in earlier if key >= since and key not in done])]
+    asked += [(newest, newest)] if newest not in done else []
+    if not asked:
         yield dg.SkipReason(f"the {LOOK_BACK_HOURS} hours before {end:{KEY}} UTC are computed")
-    for first, last in stretches(missing):
+    for first, last in asked:
         yield request(first, last, f"{tick:{KEY}}")
 
 

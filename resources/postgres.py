@@ -27,6 +27,7 @@ import rfc8785
 import sqlalchemy as sa
 from psycopg import sql
 from psycopg.abc import Params
+from psycopg.pq import TransactionStatus
 
 from contracts import lake, migrations
 from contracts.policy import FIELDS, PRICES, PolicyError, validate_policy
@@ -152,7 +153,9 @@ class Database:
                 connection.commit()
                 appended = id(connection) in self._appending
             except BaseException:
-                if not connection.closed:
+                if connection.info.transaction_status == TransactionStatus.ACTIVE:
+                    pooled.invalidate()  # interrupted in a statement: the server rolls back once we are gone
+                elif not connection.closed:
                     connection.rollback()
                 raise
             finally:

@@ -197,8 +197,10 @@ def _transfer(url: str) -> None:
     at = (fleet.START + HOUR_MS) / 1000
     for metric in fleet.METRICS:
         subprocess.run(
-            ["curl", "-sf", "-o", os.devnull, "--get", f"{url}/api/v1/query", "--data-urlencode", f"query={metric}[1h]"]
-            + ["--data-urlencode", f"time={at}"],
+            [
+                *("curl", "-sf", "-o", os.devnull, "--get", f"{url}/api/v1/query"),
+                *("--data-urlencode", f"query={metric}[1h]", "--data-urlencode", f"time={at}"),
+            ],
             check=True,
         )
 

@@ -668,11 +668,11 @@ def test_a_rebuild_makes_the_replica_again(
 
     monkeypatch.setattr(ClickHouse, "write", looking)
     assert rebuild(database, replica) == replication.Synced(len(ODD) + 40, len(ODD) + 40, None, ())
+    assert replica._rows(f"SELECT event, seq FROM {NOTES} ORDER BY step DESC LIMIT 1") == [["rebuilt", len(ODD) + 40]]
     assert set(seen) == {len(ODD) + 40 - 8 + 1}, "readers see the old rows until all of the new ones are there"
     same_rows(database, replica)
     same_sums(database, replica)
     assert sync(database, replica).copied == 0
-    assert replica._rows(f"SELECT event, seq FROM {NOTES} ORDER BY step DESC LIMIT 1") == [["rebuilt", len(ODD) + 40]]
 
 
 @CHDB

@@ -65,11 +65,15 @@ def create(server: embedded.EmbeddedPostgres, template: str = "template1") -> di
     return in_database(server, name)
 
 
+def opened_as(urls: dict[str, str]) -> Database:
+    return Database(urls["url"], admin_url=urls["admin_url"])
+
+
 @pytest.fixture(scope="module")
 def migrated(server: embedded.EmbeddedPostgres) -> str:
     """A database to copy from: a copy takes a tenth of a migration."""
     urls = create(server)
-    Database(**urls).migrate()
+    opened_as(urls).migrate()
     return str(sa.make_url(urls["url"]).database)
 
 
@@ -85,7 +89,7 @@ def urls(server: embedded.EmbeddedPostgres, migrated: str) -> dict[str, str]:
 
 @pytest.fixture
 def database(urls: dict[str, str]) -> Iterator[Database]:
-    opened = Database(**urls)
+    opened = opened_as(urls)
     yield opened
     opened.close()
 
@@ -152,16 +156,16 @@ def test_migrating_twice_changes_nothing(empty: dict[str, str]) -> None:
         "SELECT c.oid, relname, relrowsecurity, relacl::text FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace"
         " WHERE nspname = 'eai' ORDER BY relname"
     )
-    Database(**empty).migrate()
+    opened_as(empty).migrate()
     first = catalogue(empty, listing)
-    Database(**empty).migrate()
+    opened_as(empty).migrate()
     assert len(first) > 30
     assert catalogue(empty, listing) == first
 
 
 def test_two_processes_may_migrate_at_once(empty: dict[str, str]) -> None:
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: Database(**empty).migrate(), range(4)))
+        list(pool.map(lambda _: opened_as(empty).migrate(), range(4)))
     assert catalogue(empty, "SELECT version_num FROM eai.alembic_version") == [(migrations.HEAD,)]
 
 
