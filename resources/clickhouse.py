@@ -239,17 +239,22 @@ class ClickHouse:
         return int(self._rows(f"SELECT count() FROM {self._table} FINAL")[0][0])  # noqa: S608
 
     def states(self, since: datetime | None = None) -> dict[Day, State]:
-        """The state of each tenant's day; see `ledger_source.states`."""
+        """The state of each tenant's day; see `ledger_source.states`. A month at a time: FINAL holds it in memory."""
         recent = "1" if since is None else f"toUnixTimestamp64Micro(occurred_at) >= {_micros(since)}"
+        months = self._rows(f"SELECT DISTINCT toYYYYMM(day) FROM {self._table} WHERE {recent}")  # noqa: S608
         sums = ", ".join(f"ifNull(toString(sum({name})), '-')" for name in SUMMED)
         row = ", ".join(f"ifNull({_text(name, kind)}, char(1))" for name, kind in COLUMNS.items())
-        found = self._rows(
-            "SELECT toString(tenant_id), toString(day), count() AS number, ifNull(toString(sum(cost_amount)), '-'),"  # noqa: S608
-            " concatWithSeparator('|', toString(number),"
-            " toString(sum(reinterpretAsUInt32(reverse(substring(sha, 1, 4))))),"
-            f" toString(sum(reinterpretAsUInt32(reverse(substring(sha, 5, 4))))), {sums})"
-            f" FROM (SELECT *, day, SHA256(concatWithSeparator(char(31), {row})) AS sha FROM {self._table} FINAL"
-            f" WHERE {recent}) GROUP BY tenant_id, day"
+        found = (
+            state
+            for (month,) in sorted(months)
+            for state in self._rows(
+                "SELECT toString(tenant_id), toString(day), count() AS number,"  # noqa: S608
+                " ifNull(toString(sum(cost_amount)), '-'), concatWithSeparator('|', toString(number),"
+                " toString(sum(reinterpretAsUInt32(reverse(substring(sha, 1, 4))))),"
+                f" toString(sum(reinterpretAsUInt32(reverse(substring(sha, 5, 4))))), {sums})"
+                f" FROM (SELECT *, day, SHA256(concatWithSeparator(char(31), {row})) AS sha FROM {self._table} FINAL"
+                f" WHERE toYYYYMM(day) = {month} AND {recent}) GROUP BY tenant_id, day"
+            )
         )
         return {Day(tenant, day): State(number, cost, digest) for tenant, day, number, cost, digest in found}
 

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -21,11 +22,15 @@ import psycopg
 import pytest
 
 from assets.events import refuse_conflicts
+from finops_pipeline.accounting.closing import Life
+from finops_pipeline.closing import Request, close_month
 from finops_pipeline.errors import FinopsError, UsageError
 from finops_pipeline.export import export
 from finops_pipeline.runner import booked_since, run_hours
 from finops_pipeline.settings import load_settings
 from resources.failpoints import VARIABLE
+from resources.postgres import Database
+from resources.published import read_statement
 from resources.site import open_database, open_site
 from tests.databases import Databases
 
@@ -214,3 +219,41 @@ def test_production_refuses_a_login_that_row_level_security_does_not_bind(databa
     privileged = {"FINOPS_PRODUCTION": "true", "EAI_DATABASE_URL": databases.admin(url)}
     with pytest.raises(UsageError, match="is a superuser"), open_database(load_settings(privileged)):
         pass
+
+
+CLOSED = "01-shared-server-70-30"
+MONTH = "2026-10"
+
+
+def close(bundle: Path, home: Path, url: str) -> None:
+    """Close the month of a bundle whose hours are computed, in this process."""
+    settings = load_settings({"FINOPS_HOME": str(home), "EAI_DATABASE_URL": url})
+    with open_site(settings, bundle) as site:
+        assert site.bundle is not None
+        began, ended = (int(instant.timestamp()) * 1000 for instant in (site.bundle.start, site.bundle.end))
+        asked = Request(MONTH, clusters=tuple(site.doors), lives={site.bundle.cluster: Life(began, ended)})
+        closing = close_month(site.database, asked, datetime(2026, 11, 2, tzinfo=UTC))
+        assert closing.status == "final", closing.text
+
+
+def statement_of(url: str) -> dict[str, Any]:
+    database = Database(url)
+    try:
+        return read_statement(database, MONTH)
+    finally:
+        database.close()
+
+
+@pytest.mark.parametrize("point", ["final statement stored", "month closed"])
+def test_a_month_whose_close_was_killed_is_open_and_closes_to_the_same_statement(
+    point: str, cases: Path, databases: Databases, tmp_path: Path
+) -> None:
+    given = (cases / CLOSED, tmp_path / "home", databases.fresh())
+    assert in_a_process(compute, *given, tmp_path / "out") == 0
+    computed = statement_of(given[2])
+    assert computed["status"] == "open"
+    assert in_a_process(close, *given, point=point) == -signal.SIGKILL
+    assert statement_of(given[2]) == computed
+    assert in_a_process(close, *given) == 0
+    assert statement_of(given[2]) == computed | {"status": "final"}
+    assert in_a_process(close, *given) == 0, "closing a final month again changes nothing"
