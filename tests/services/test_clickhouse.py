@@ -392,7 +392,7 @@ def test_killed_between_batches_it_goes_on_and_ends_the_same(
     book(database, year(40))
     url = place.url.get_secret_value() if place.url else ""
     script = [sys.executable, "-c", KILLED, where, url, str(place.folder), ledger_url]
-    killed = subprocess.run(script, check=False, timeout=120, env=dict(os.environ, PYTHONPATH=str(Path.cwd())))
+    killed = subprocess.run(script, check=False, timeout=120)
     assert killed.returncode == -signal.SIGKILL
     with place.open() as replica:
         assert 0 < raw_count(replica) < 40
@@ -828,7 +828,6 @@ def test_a_chdb_folder_serves_one_process(tmp_path: Path, database: Database) ->
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env=dict(os.environ, PYTHONPATH=str(Path.cwd())),
     )
     assert other.stdout is not None
     assert other.stdout.readline() == "open\n"

@@ -1,0 +1,116 @@
+"""A real `dagster dev` for tests: webserver, daemon and code server, in a session of its own; and its GraphQL API."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import requests
+
+from tests.services.prometheus_server import free_port
+
+AS_FROM_A_TERMINAL = (
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+)
+"""A process that a shell started in the background ignores SIGINT, and so would all its children."""
+
+
+@dataclass
+class DagsterServer:
+    """`dagster dev` on loopback over the instance in `home`; a context manager that leaves no process behind.
+
+    It starts at once and takes its time: `wait` for it before the first question.
+    """
+
+    home: Path
+    settings: Mapping[str, str]
+    port: int = field(default_factory=free_port)
+    _process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> Path:
+        return self.home / "dagster-dev.log"
+
+    def __enter__(self) -> Self:
+        program = str(Path(sys.executable).with_name("dagster"))
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-c", AS_FROM_A_TERMINAL, program, "dev"),
+                    *("-m", "finops_pipeline.definitions", "-h", "127.0.0.1", "-p", str(self.port)),
+                ],
+                env={**os.environ, **self.settings, "DAGSTER_HOME": str(self.home), "DAGSTER_DISABLE_TELEMETRY": "1"},
+                cwd=self.home,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        return self
+
+    def wait(self, seconds: float = 150) -> None:
+        """Until the webserver answers and has loaded the definitions."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            assert self._process is not None
+            if self._process.poll() is not None:
+                break
+            try:
+                if requests.get(f"http://127.0.0.1:{self.port}/server_info", timeout=5).ok:
+                    return
+            except requests.RequestException:
+                time.sleep(0.2)
+        raise RuntimeError(f"dagster dev does not get ready: {self.log.read_text()[-3000:]}")
+
+    def ask(self, query: str, **variables: object) -> Any:
+        """The data of a GraphQL answer without errors."""
+        answer = requests.post(
+            f"http://127.0.0.1:{self.port}/graphql", json={"query": query, "variables": variables}, timeout=60
+        ).json()
+        if "errors" in answer:
+            raise RuntimeError(f"GraphQL: {answer['errors']}")
+        return answer["data"]
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT)
+        try:
+            self._process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(timeout=10)
+        if not self._gone(20):
+            for pid in self.processes():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._gone(10)
+
+    def _gone(self, seconds: float) -> bool:
+        """Whether all of its processes end within this time: code servers outlive their parent a little."""
+        deadline = time.monotonic() + seconds
+        while self.processes() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return not self.processes()
+
+    def processes(self) -> list[int]:
+        """Everything that lives in the session that we started."""
+        assert self._process is not None
+        found = []
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                state, _, _, session = path.read_text().rpartition(")")[2].split()[:4]
+            except OSError:
+                continue
+            if int(session) == self._process.pid and state != "Z":
+                found.append(int(path.parent.name))
+        return found
