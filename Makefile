@@ -41,7 +41,7 @@ demo: $(STAMP) ## Run a bundled day of a GPU cluster through the whole pipeline,
 
 .PHONY: test
 test: $(STAMP) prometheus ## Run all tests (real Prometheus, Postgres, Dagster); PYTEST_ARGS="-k gap" for some
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
 .PHONY: bench
 bench: $(STAMP) prometheus ## Measure speed and memory as ratios against baselines; BENCH_ARGS="--large 10000 --hours 720"
