@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import sqlalchemy.exc
 from dagster._core.execution.plan.objects import ErrorSource
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG, MAX_RETRIES_TAG
 
@@ -84,10 +86,22 @@ def dagster_home(settings: Settings) -> Path:
 
 @contextmanager
 def instance_of(settings: Settings) -> Iterator[dg.DagsterInstance]:
-    """The instance whose runs and events the UI shows."""
-    with dg.DagsterInstance.from_config(str(dagster_home(settings))) as instance:
-        _end_killed_runs(instance)
-        yield instance
+    """The instance whose runs and events the UI shows. FinopsError where its storage cannot be written."""
+    try:
+        folder = dagster_home(settings)
+        with dg.DagsterInstance.from_config(str(folder)) as instance:
+            _end_killed_runs(instance)
+            yield instance
+    except OSError as error:
+        raise FinopsError(
+            f"{error.filename or settings.home}: {error.strerror}: make room under FINOPS_HOME"
+        ) from error
+    except sqlalchemy.exc.DatabaseError as error:
+        if not isinstance(error.orig, sqlite3.Error):
+            raise
+        raise FinopsError(
+            f"Dagster's storage under {settings.home}: {error.orig}: make room, or move it away"
+        ) from error
 
 
 def _end_killed_runs(instance: dg.DagsterInstance) -> None:

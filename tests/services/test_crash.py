@@ -8,6 +8,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -257,3 +259,52 @@ def test_a_month_whose_close_was_killed_is_open_and_closes_to_the_same_statement
     assert in_a_process(close, *given) == 0
     assert statement_of(given[2]) == computed | {"status": "final"}
     assert in_a_process(close, *given) == 0, "closing a final month again changes nothing"
+
+
+def test_a_full_disk_is_one_clear_line_and_the_next_run_repairs_it(
+    cases: Path, databases: Databases, undisturbed: dict[str, str], tmp_path: Path
+) -> None:
+    """FINOPS_HOME lies on a file system of a quarter of a megabyte, in a mount namespace of the run's own."""
+    home, url = tmp_path / "home", databases.fresh()
+    home.mkdir()
+    finops = Path(sys.executable).with_name("finops")
+    command = f'mount -t tmpfs -o size=256k tmpfs "{home}" && exec "{finops}" run --bundle "{cases / CASE}"'
+    alone = ["unshare", "--mount", *([] if os.getuid() == 0 else ["--map-root-user"])]
+    done = subprocess.run(
+        [*alone, "sh", "-c", command],
+        env=os.environ | {"FINOPS_HOME": str(home), "EAI_DATABASE_URL": url},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("finops: ")
+    assert "No space left on device" in said or "make room" in said
+    assert "Traceback" not in done.stderr
+    assert in_a_process(compute, cases / CASE, home, url, tmp_path / "out") == 0
+    assert files(tmp_path / "out") == undisturbed
+
+
+def write_entries(url: str, writer: int) -> None:
+    database = Database(url)
+    for number in range(20):
+        with database.transaction() as connection:
+            database.append_audit(connection, "test.entry", {"writer": writer, "number": number}, datetime.now(UTC))
+    database.close()
+
+
+def test_eight_writers_leave_one_unbroken_chain(databases: Databases) -> None:
+    url = databases.fresh()
+    writers = [FORK.Process(target=write_entries, args=(url, number)) for number in range(8)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+    assert [writer.exitcode for writer in writers] == [0] * 8
+    database = Database(url)
+    chain = database.query("SELECT seq, previous_sha256, entry_sha256 FROM eai.audit_events ORDER BY seq").to_pylist()
+    database.close()
+    assert [entry["seq"] for entry in chain] == list(range(1, 161))
+    assert [entry["previous_sha256"] for entry in chain[1:]] == [entry["entry_sha256"] for entry in chain[:-1]]
