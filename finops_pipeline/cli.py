@@ -54,7 +54,7 @@ audit_app = typer.Typer(help="The hash-chained log of all that was published and
 app.add_typer(audit_app, name="audit")
 
 
-credits_app = typer.Typer(help="Time that was charged without working: to be given back, or not.", no_args_is_help=True)
+credits_app = typer.Typer(help="Time that was charged without working, to give back.", no_args_is_help=True)
 app.add_typer(credits_app, name="credits")
 quotas_app = typer.Typer(help="How many GPU-hours a tenant may use.", no_args_is_help=True)
 app.add_typer(quotas_app, name="quotas")
@@ -370,7 +370,7 @@ def list_credits(
     _print(credits_json(rows), credits_text(rows), json_output)
 
 
-@credits_app.command("approve")
+@credits_app.command("approve", short_help="Give back what was charged for the time.")
 def approve_credit(credit_id: CreditId, reason: Reason, by: DecidedBy = None, json_output: Json = False) -> None:
     """Give back what was charged for the time; booked once, never more than is charged, audited."""
     _decide(credit_id, reason, by, json_output, approve=True)
@@ -400,7 +400,7 @@ def tenant_usage(
     _print([plain(row) for row in rows], usage_text(rows), json_output)
 
 
-@quotas_app.command("set")
+@quotas_app.command("set", short_help="Set how many GPU-hours a tenant may be given.")
 def set_tenant_quota(
     tenant: Annotated[UUID, typer.Argument(metavar="TENANT")],
     hours: Annotated[str, typer.Argument(metavar="GPU-HOURS", help="Like 500, or `none` to take the quota away.")],
