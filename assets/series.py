@@ -102,7 +102,10 @@ def _land_some(site: Site, cluster: str, begin: int, end: int, landed: set[int])
     found = site.doors[cluster].series(wanted[0], min(wanted[-1] + HOUR_MS, end), metrics, may_be_gone=True)
     for hour in wanted:
         series = window(found, hour, hour + HOUR_MS)
-        if hour + HOUR_MS <= site.now_ms() and (len(series) or site.bundle):
+        if not len(series):
+            for table in ("dcgm_series", "dcgm_summary"):
+                site.lake.drop(table, cluster, hour)
+        elif hour + HOUR_MS <= site.now_ms() or site.bundle:
             _write(site, cluster, hour, series)
         else:
             _summarise(site, cluster, hour, series)

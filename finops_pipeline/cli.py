@@ -162,6 +162,9 @@ def demo(json_output: Json = False) -> None:
     from resources.published import read_statement
 
     settings = _settings()
+    for variable, value in (("EAI_DATABASE_URL", settings.database_url), ("FINOPS_LAKE_URL", settings.lake_url)):
+        if value is not None:
+            raise UsageError(f"{variable} is set, and the demo would write into it: unset it, the demo brings its own")
     with _site(settings, _demo_bundle(settings.home / "demo")) as site:
         first, past = _span(site, None, None)
         outcome = _run(settings, site, [(first, past)], None, quiet=json_output)
@@ -565,6 +568,7 @@ def dev(port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the UI
     os.environ["FINOPS_HOME"] = str(settings.home.absolute())
     os.environ.setdefault("PYTHONWARNINGS", "ignore:Function `dev_command` is superseded")
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    os.environ["PYTHONSAFEPATH"] = "1"  # a file of the current folder must not stand in for a module of Dagster
     program = str(Path(sys.executable).with_name("dagster"))
     os.execv(  # noqa: S606
         program, [program, "dev", "-m", "finops_pipeline.definitions", "-h", "127.0.0.1", "-p", str(port)]

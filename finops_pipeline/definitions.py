@@ -20,6 +20,7 @@ from assets.statement import gpu_allocation
 from assets.usage import gpu_usage
 from finops_pipeline.notifications import held_but_idle_sensor
 from finops_pipeline.settings import environment, load_settings
+from resources.bundle import Bundle
 from resources.clickhouse import Replica
 from resources.site import Site, open_database, open_site
 
@@ -75,10 +76,13 @@ def hourly_schedule(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunReq
     """At ten past each hour: the ended hours that are not computed, of the last two days and since the first that is.
 
     A stretch of them is one run, but the newest hour is its own: an older one whose readings are gone by now fails, and
-    must not hold it up. A new installation starts with the newest hour; what is before is for a backfill.
+    must not hold it up. A new installation starts with the newest hour; what is before is for a backfill. A bundle's hours end with it.
     """
     tick = context.scheduled_execution_time.astimezone(UTC)
     end = tick.replace(minute=0, second=0, microsecond=0)
+    bundle = load_settings(environment()).bundle
+    if bundle is not None:
+        end = min(end, Bundle.open(bundle).end)
     *earlier, newest = (f"{end - timedelta(hours=back):{KEY}}" for back in range(LOOK_BACK_HOURS, 0, -1))
     done = context.instance.get_materialized_partitions(usage_events.key)
     since = min(done, default=newest)

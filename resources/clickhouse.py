@@ -4,7 +4,7 @@ One client for both: a server over HTTP(S) (EAI_CLICKHOUSE_URL), or chDB, the sa
 serves one process at a time. All calls are repeated on transient failures, so each must be safe to happen twice.
 
 Belongs here: ClickHouse's half of the replication. Does not: DDL (contracts/clickhouse), the ledger's half
-(ledger_source.py), and what to do about a difference (assets/replica.py). Rules: A31, A32.
+(ledger_source.py), and what to do about a difference (replication.py). Rules: A31, A32.
 """
 
 from __future__ import annotations

@@ -36,6 +36,28 @@ LEFTOVER_SECONDS: Final = 900
 """A temporary file this old has no writer any more: writing one takes seconds."""
 
 
+DERIVED: Final = frozenset(
+    {
+        "dcgm_summary",
+        "rejected_records",
+        "rejected_readings",
+        "hour_facts",
+        "gpu_samples",
+        "gpu_holdings",
+        "gpu_matches",
+        "fleet_states",
+        "findings",
+        "gpu_usage",
+        "gpu_idle",
+        "fleet_hours",
+        "tenant_hours",
+        "gpu_cost_allocation",
+    }
+)
+"""Tables that are computed from others: a power failure may cost their last files, which a rerun writes again. What was
+read from outside is synced to the disk, for the source may not have it any more."""
+
+
 class Lake:
     """The tables of `contracts.lake` in a local folder.
 
@@ -57,7 +79,7 @@ class Lake:
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             self._sweep(target.parent)
-            _replace(target, checked)
+            _replace(target, checked, synced=table not in DERIVED)
         except OSError as error:
             raise FinopsError(
                 f"lake: cannot write {table} of {cluster}, {_hour_text(hour_ms)}, under {self.root}: {error.strerror}"
@@ -206,19 +228,24 @@ def _landed(cluster_folder: Path) -> Iterable[str]:
     return (name for name in _folders(cluster_folder, "hour=") if (cluster_folder / name / FILE).exists())
 
 
-def _replace(target: Path, rows: pa.Table) -> None:
-    """Write `rows` beside `target` and rename: a reader sees the old file or the new one, a power failure included."""
+def _replace(target: Path, rows: pa.Table, *, synced: bool) -> None:
+    """Write `rows` beside `target` and rename: a reader sees the old file or the new one.
+
+    `synced` makes that hold for a power failure too.
+    """
     temporary = target.with_name(f"{FILE}.{secrets.token_hex(8)}.tmp")
     try:
         with temporary.open("wb") as file:
             pq.write_table(rows, file, compression="zstd")
-            file.flush()
-            os.fsync(file.fileno())
+            if synced:
+                file.flush()
+                os.fsync(file.fileno())
         temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(target.parent)
+    if synced:
+        _sync_folder(target.parent)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,7 +1,7 @@
 """The ledger as its replica reads it: rows in order of arrival, and a state per tenant and UTC day to compare.
 
 Belongs here: Postgres' half of the replication. Does not: ClickHouse's half (clickhouse.py), and what to do about a
-difference (assets/replica.py). Rules: A31, A32.
+difference (replication.py). Rules: A31, A32.
 """
 
 from __future__ import annotations

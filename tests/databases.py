@@ -15,13 +15,20 @@ from resources.postgres import Database
 
 
 class Databases:
-    """A server under `folder`; each `fresh()` is the URL of a new database with schema `eai` in it."""
+    """A server under `folder`; each `fresh()` is the URL of a new database with schema `eai` in it.
+
+    It never waits for the disk: what these tests end is a client, not the server.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._server = embedded.start(folder)
         self._count = 0
 
     def __enter__(self) -> Self:
+        with psycopg.connect(self._server.admin_url, autocommit=True) as connection:
+            for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+                connection.execute(sql.SQL("ALTER SYSTEM SET {} = off").format(sql.Identifier(setting)))
+            connection.execute("SELECT pg_reload_conf()")
         database = Database(self._server.url, admin_url=self._server.admin_url)
         database.migrate()
         database.close()

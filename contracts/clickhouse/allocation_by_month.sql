@@ -12,4 +12,4 @@ SELECT
 FROM usage_events_final
 WHERE usage_type IN ('gpu_local', 'gpu_idle')
 GROUP BY period, tenant_id, deployment_id, currency
-COMMENT 'Booked cost of one UTC month, tenant, deployment and currency, to the last digit: a statement (A30) rounds it to minor units'
+COMMENT 'Booked cost of one UTC month, tenant, deployment and currency, to the last digit, with corrections and credits in the month of their hour: a statement (A30, A33) rounds it to minor units, and lists what came after a close apart'

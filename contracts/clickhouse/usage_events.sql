@@ -1,7 +1,7 @@
 CREATE TABLE IF NOT EXISTS {table}
 (
     tenant_id             UUID                            COMMENT 'tenant that used, and pays',
-    day                   Date32 MATERIALIZED toDate32(ifNull(period_start, occurred_at)) COMMENT 'UTC day of the usage: of period_start, or of occurred_at where there is none (llm)',
+    day                   Date32 MATERIALIZED toDate32(ifNull(period_start, occurred_at), 'UTC') COMMENT 'UTC day of the usage: of period_start, or of occurred_at where there is none (llm)',
     event_id              String                          COMMENT 'UUIDv5 of key and revision; the gateway\'s own id for llm, not unique there (A5, A31)',
     seq                   Int64                           COMMENT 'order of arrival in Postgres; one row of eai.usage_events, and one here',
     copied_at             DateTime64(6, 'UTC')            COMMENT 'when it was copied; of two copies of a row the later one counts (UTC)',

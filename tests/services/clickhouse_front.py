@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import os
 import re
 import ssl
 import subprocess
@@ -49,6 +50,8 @@ class Front(BaseHTTPRequestHandler):
             self._answer(200, b"Ok.\n")
         elif path == "/front/seen":
             self._answer(200, json.dumps(self.seen).encode())
+        elif path == "/front/faults":
+            self._answer(200, json.dumps(self.faults).encode())
         else:
             self._serve(b"")
 
@@ -114,7 +117,7 @@ class Front(BaseHTTPRequestHandler):
         if fault == "drop after":
             self._hang_up()
             return
-        headers = {"X-ClickHouse-Format": form, "X-ClickHouse-Timezone": "UTC", "X-ClickHouse-Summary": "{}"}
+        headers = {"X-ClickHouse-Format": form, "X-ClickHouse-Timezone": os.environ["TZ"], "X-ClickHouse-Summary": "{}"}
         if "gzip" in self.headers.get("Accept-Encoding", "") and parameters.get("enable_http_compression") == "1":
             result, headers["Content-Encoding"] = gzip.compress(result, 1), "gzip"
         if fault == "cut":
@@ -174,9 +177,12 @@ def run(folder: str, request: bytes, parameters: dict[str, str]) -> tuple[str, b
 class ClickHouseFront:
     """A server of databases in `folder`; a context manager. `kill` crashes it, `start` starts it again at its port."""
 
-    def __init__(self, folder: Path, password: str, certificate: tuple[Path, Path] | None = None) -> None:
+    def __init__(
+        self, folder: Path, password: str, certificate: tuple[Path, Path] | None = None, timezone: str = "UTC"
+    ) -> None:
         self._arguments = [str(folder), USER, password]
         self._certificate = certificate
+        self._timezone = timezone
         self._port = 0
         self._process: subprocess.Popen[str] | None = None
         self._password = password
@@ -192,6 +198,10 @@ class ClickHouseFront:
         wanted = [{"in": text, "fault": fault} for text, fault in faults]
         requests.post(f"{self._base()}/front/faults", json=wanted, timeout=10).raise_for_status()
 
+    def left(self) -> int:
+        """How many faults no request has met yet."""
+        return len(requests.get(f"{self._base()}/front/faults", timeout=10).json())
+
     def seen(self) -> list[dict[str, Any]]:
         """The requests so far."""
         found: list[dict[str, Any]] = requests.get(f"{self._base()}/front/seen", timeout=10).json()
@@ -204,6 +214,7 @@ class ClickHouseFront:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env=os.environ | {"TZ": self._timezone},
         )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()

@@ -155,6 +155,12 @@ def test_demo_twice(tmp_path: Path) -> None:
     assert "workload_id" in asked.stdout, "what it proposes works"
 
 
+def test_demo_keeps_away_from_a_database_that_is_not_its_own(finops: Finops) -> None:
+    assert "EAI_DATABASE_URL is set" in one_line(finops("demo"), 2)
+    assert set(written(finops.settings["EAI_DATABASE_URL"]).values()) == {0}
+    assert not finops.home.exists()
+
+
 @pytest.mark.parametrize(("name", "code"), [("18-storage", 0), ("17-lifecycle-event-faults", 3)])
 def test_run_writes_what_the_case_expects(name: str, code: int, cases: Path, finops: Finops, tmp_path: Path) -> None:
     run = finops("run", "--bundle", cases / name, "--out", tmp_path / "out")

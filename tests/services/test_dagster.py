@@ -228,7 +228,7 @@ def test_schedules_are_loaded_running_and_ask_for_what_is_left(server: DagsterSe
             ... on DryRunInstigationTick { evaluationResult { skipReason error { message }
               runRequests { tags { key value } } } } } }""",
         of={**LOCATION, "scheduleName": "hourly_schedule"},
-        at=(DAY + 24 * HOUR + timedelta(minutes=10)).timestamp(),
+        at=(DAY + 1000 * HOUR + timedelta(minutes=10)).timestamp(),
     )["scheduleDryRun"]["evaluationResult"]
     assert tick["error"] is None
     earlier, newest = ({tag["key"]: tag["value"] for tag in asked["tags"]} for asked in tick["runRequests"])
