@@ -34,6 +34,7 @@ from finops_pipeline.accounting.statement import statement_sha256
 from resources.postgres import Database
 from resources.postgres_arrow import Connection
 from resources.published import stored_statement
+from resources.usage_rows import AS_IS, INSTANTS, QUALITY, UNITS
 
 BATCH = 2000
 """Rows fetched at a time."""
@@ -55,30 +56,12 @@ _STATEMENTS = (
     " FROM eai.audit_events WHERE kind IN ('statement.published', 'month.closed', 'month.reopened')"
     " ORDER BY payload ->> 'period', seq DESC"
 )
-_PLAIN = (
-    "event_id",
-    "schema_version",
-    "tenant_id",
-    "usage_type",
-    "source",
-    "cluster",
-    "workload_id",
-    "deployment_id",
-    "gpu_model",
-    "basis",
-    "allocation_policy_id",
-    "estimated",
-    "revision",
-    "corrects",
-)
-_INSTANTS = ("occurred_at", "period_start", "period_end")
-_UNITS = ("gpu_seconds", "gpu_memory_gb_seconds", "energy_wh", "storage_gb_hours")
-_QUALITY = ("measured_seconds", "estimated_seconds", "missing_seconds")
+_PLAIN = tuple(name for name in AS_IS if name != "content_sha256")
 _EVENT_COLUMNS = (
     *_PLAIN,
-    *_INSTANTS,
-    *_UNITS,
-    *_QUALITY,
+    *INSTANTS,
+    *UNITS,
+    *QUALITY,
     "methods",
     "cost_amount",
     "cost_currency",
@@ -235,9 +218,9 @@ def columns_of(document: Mapping[str, Any]) -> dict[str, Any]:
     units = document.get("units") or {}
     return {
         **{name: document.get(name) for name in _PLAIN},
-        **{name: _instant(document.get(name)) for name in _INSTANTS},
-        **{name: _decimal(units.get(name)) for name in _UNITS},
-        **{name: _decimal(quality.get(name)) for name in _QUALITY},
+        **{name: _instant(document.get(name)) for name in INSTANTS},
+        **{name: _decimal(units.get(name)) for name in UNITS},
+        **{name: _decimal(quality.get(name)) for name in QUALITY},
         "methods": quality.get("methods"),
         "cost_amount": _decimal(cost.get("amount")),
         "cost_currency": cost.get("currency"),
