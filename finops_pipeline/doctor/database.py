@@ -183,10 +183,14 @@ def _schema(probe: DatabaseProbe, revision: str | None, version: int) -> Iterabl
     )
 
 
+NOT_WRITTEN = frozenset({"alembic_version", "late_events"})
+"""Tables that the pipeline only reads: the migration and a trigger write them."""
+
+
 def _tables(probe: DatabaseProbe) -> Iterable[Remark]:
     tables = probe.tables()
     unusable = [table.name for table in tables if not table.readable] + [
-        table.name for table in tables if not table.writable and table.name != "alembic_version"
+        table.name for table in tables if not table.writable and table.name not in NOT_WRITTEN
     ]
     if unusable:
         yield Remark(
