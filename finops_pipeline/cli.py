@@ -221,7 +221,12 @@ def status(json_output: Json = False) -> None:
     settings = _settings()
     with open_database(settings) as database:
         rows = rows_of(database, list(settings.prometheus_urls), datetime.now(UTC))
-    _print(rows, status_table(rows), json_output)
+        stale = database.hours_to_recompute()
+    text = status_table(rows)
+    if stale:
+        reasons = ", ".join(sorted({row["reason"] for row in stale}))
+        text += f"\n{len(stale)} published hours are out of date ({reasons}): finops backfill computes them again\n"
+    _print(rows, text, json_output)
 
 
 @app.command(short_help="A month's statement: each tenant's deployments, in money.")
