@@ -24,7 +24,3 @@ class SourceError(FinopsError):
     def __init__(self, message: str, *, transient: bool) -> None:
         super().__init__(message)
         self.transient = transient
-
-
-class IdentityError(FinopsError):
-    """Parts do not sum to their whole (A21, A29): nothing is published."""
