@@ -6,6 +6,7 @@ What belongs here: launching and summing up. What does not: arguments and printi
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import socket
@@ -88,8 +89,7 @@ def dagster_home(settings: Settings) -> Path:
 def instance_of(settings: Settings) -> Iterator[dg.DagsterInstance]:
     """The instance whose runs and events the UI shows. FinopsError where its storage cannot be written."""
     try:
-        folder = dagster_home(settings)
-        with dg.DagsterInstance.from_config(str(folder)) as instance:
+        with _opened(settings) as instance:
             _end_killed_runs(instance)
             yield instance
     except OSError as error:
@@ -102,6 +102,14 @@ def instance_of(settings: Settings) -> Iterator[dg.DagsterInstance]:
         raise FinopsError(
             f"Dagster's storage under {settings.home}: {error.orig}: make room, or move it away"
         ) from error
+
+
+def _opened(settings: Settings) -> dg.DagsterInstance:
+    """One process at a time: two that create Dagster's tables at once would fail each other."""
+    (settings.home / "dagster").mkdir(parents=True, exist_ok=True)
+    with (settings.home / "dagster" / "start.lock").open("ab") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        return dg.DagsterInstance.from_config(str(dagster_home(settings)))
 
 
 def _end_killed_runs(instance: dg.DagsterInstance) -> None:
