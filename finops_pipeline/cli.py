@@ -207,9 +207,9 @@ def backfill(from_: From = None, to: To = None, bundle: BundleFolder = None, jso
     _report(outcome, settings, json_output)
 
 
-@app.command(short_help="What is computed, missing, provisional, unpriced or set aside.")
+@app.command(short_help="What is computed, missing, provisional, out of date, unpriced or set aside.")
 def status(json_output: Json = False) -> None:
-    """What is computed, missing, provisional, unpriced or set aside, by cluster and day.
+    """What is computed, missing, provisional, out of date, unpriced or set aside, by cluster and day.
 
     A cluster of FINOPS_PROMETHEUS_URLS should be computed up to the last hour that has ended, any other one up to its
     last published hour.
@@ -221,12 +221,7 @@ def status(json_output: Json = False) -> None:
     settings = _settings()
     with open_database(settings) as database:
         rows = rows_of(database, list(settings.prometheus_urls), datetime.now(UTC))
-        stale = database.hours_to_recompute()
-    text = status_table(rows)
-    if stale:
-        reasons = ", ".join(sorted({row["reason"] for row in stale}))
-        text += f"\n{len(stale)} published hours are out of date ({reasons}): finops backfill computes them again\n"
-    _print(rows, text, json_output)
+    _print(rows, status_table(rows), json_output)
 
 
 @app.command(short_help="A month's statement: each tenant's deployments, in money.")

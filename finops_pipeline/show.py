@@ -194,8 +194,8 @@ def status_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Days and how far they are."""
     if not rows:
         return "no hour is computed yet: finops run, or finops backfill --from HOUR\n"
-    return table_text(
-        ("cluster", "day", "computed", "missing", "provisional", "unpriced", "set aside", "most estimated"),
+    table = table_text(
+        ("cluster", "day", "computed", "missing", "provisional", "out of date", "unpriced", "set aside", "most estimated"),
         (
             (
                 row["cluster"],
@@ -203,6 +203,7 @@ def status_table(rows: Sequence[Mapping[str, Any]]) -> str:
                 row["computed"],
                 row["missing"],
                 row["provisional"],
+                row["out_of_date"],
                 row["unpriced"],
                 row["quarantined"],
                 _percent(row["highest_estimated_share"]),
@@ -210,6 +211,11 @@ def status_table(rows: Sequence[Mapping[str, Any]]) -> str:
             for row in rows
         ),
     )
+    stale = sum(row["out_of_date"] for row in rows)
+    if stale:
+        reasons = ", ".join(sorted({reason for row in rows for reason in row["reasons"]}))
+        table += f"\n{stale} published hours are out of date ({reasons}): finops backfill computes them again\n"
+    return table
 
 
 def policies_table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -163,10 +163,12 @@ def _sum(values: list[Decimal | None]) -> Decimal | None:
 def status(database: Database, live: Collection[str], now: datetime) -> list[dict[str, Any]]:
     """A row per cluster and UTC day: hours computed, missing, provisional, unpriced rows, inputs set aside.
 
+    `out_of_date` counts the hours that a recomputation may change (A16, A32), `reasons` says why.
+
     A cluster's hours count from the first that is published to the last one, or if it is `live` to the last that has
     ended at `now`.
     """
-    found = database.query(
+    days = database.query(
         "WITH spans AS (SELECT cluster, min(hour) AS first,"
         "   greatest(max(hour), CASE WHEN cluster = ANY(%s) THEN %s::timestamptz END) AS last"
         "   FROM eai.hour_runs GROUP BY cluster)"
@@ -179,4 +181,11 @@ def status(database: Database, live: Collection[str], now: datetime) -> list[dic
         " GROUP BY 1, 2 ORDER BY 1, 2",
         (list(live), now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)),
     )
-    return list(found.to_pylist())
+    stale: dict[tuple[str, str], list[str]] = {}
+    for hour in database.hours_to_recompute():
+        stale.setdefault((hour["cluster"], f"{hour['hour']:%Y-%m-%d}"), []).append(hour["reason"])
+    return [
+        {**day, "out_of_date": len(reasons), "reasons": sorted(set(reasons))}
+        for day in days.to_pylist()
+        for reasons in [stale.get((day["cluster"], day["day"]), [])]
+    ]

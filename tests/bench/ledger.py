@@ -39,22 +39,33 @@ def main() -> None:
     rows = arguments.parse_args().rows
     with tempfile.TemporaryDirectory(prefix="finops-ledger-") as folder, Databases(Path(folder)) as databases:
         url = databases.fresh()
-        with psycopg.connect(databases.admin(url), autocommit=True) as connection:
-            connection.execute("SET session_replication_role = replica")
-            connection.execute(YEAR, [rows - 1])
-            connection.execute("ANALYZE eai.usage_events")
-            size = connection.execute("SELECT pg_size_pretty(pg_total_relation_size('eai.usage_events'))").fetchone()
-        print(f"{rows} events of 200 tenants, {size[0] if size else '?'} with indexes")
-        print(f"booking an hour of 500 workloads: {_book_an_hour(url, Path(folder)):.3f} s in the database")
-        with psycopg.connect(databases.admin(url), autocommit=True) as connection:
-            connection.execute("SET ROLE eai_reader")
-            connection.execute("SELECT set_config('app.tenant_id', md5('t7')::uuid::text, false)")
-            print("a tenant's month, as eai_reader:")
-            for (line,) in connection.execute(f"EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) {MONTH}"):
-                print(f"  {line}")
+        size = fill_a_year(databases.admin(url), rows)
+        print(f"{rows} events of 200 tenants, {size} with indexes")
+        print(f"booking an hour of 500 workloads: {book_an_hour(url, Path(folder)):.3f} s in the database")
+        print("a tenant's month, as eai_reader:")
+        for line in tenant_month(databases.admin(url)):
+            print(f"  {line}")
 
 
-def _book_an_hour(url: str, home: Path) -> float:
+def fill_a_year(admin_url: str, rows: int) -> str:
+    """Write the events by SQL, without triggers; returns the table's size in words."""
+    with psycopg.connect(admin_url, autocommit=True) as connection:
+        connection.execute("SET session_replication_role = replica")
+        connection.execute(YEAR, [rows - 1])
+        connection.execute("ANALYZE eai.usage_events")
+        size = connection.execute("SELECT pg_size_pretty(pg_total_relation_size('eai.usage_events'))").fetchone()
+    return str(size[0]) if size else "?"
+
+
+def tenant_month(admin_url: str) -> list[str]:
+    """How a tenant's monthly query ran as `eai_reader`, under row-level security."""
+    with psycopg.connect(admin_url, autocommit=True) as connection:
+        connection.execute("SET ROLE eai_reader")
+        connection.execute("SELECT set_config('app.tenant_id', md5('t7')::uuid::text, false)")
+        return [line for (line,) in connection.execute(f"EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) {MONTH}")]
+
+
+def book_an_hour(url: str, home: Path) -> float:
     """Seconds of one hour's booking, from the ledger's lock to its commit."""
     from contextlib import ExitStack
     from dataclasses import replace

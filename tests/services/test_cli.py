@@ -175,7 +175,7 @@ def test_run_writes_what_the_case_expects(name: str, code: int, cases: Path, fin
 def test_status(computed: Finops) -> None:
     text = computed("status")
     assert text.returncode == 0
-    assert re.search(r"dc1-gpu +2026-10-01 +2 +0 +0 +0 +0 +0\.00%", text.stdout)
+    assert re.search(r"dc1-gpu +2026-10-01 +2 +0 +0 +0 +0 +0 +0\.00%", text.stdout)
     rows = json.loads(computed("status", "--json").stdout)
     assert [(row["cluster"], row["day"], row["computed"], row["missing"]) for row in rows] == [
         ("dc1-gpu", "2026-10-01", 2, 0)
