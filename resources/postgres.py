@@ -121,17 +121,22 @@ class Database:
     # Transactions
 
     def refuse_privileged(self) -> None:
-        """UsageError if the login could get around row-level security: the ledger's tenants are then kept apart by
-        nothing but this program's good behaviour.
+        """UsageError if the login could get around row-level security, or become a role that can: the ledger's tenants
+        are then kept apart by nothing but this program's good behaviour.
         """
         with translated(self._url), self._engine.connect() as connection:
-            name, above, around = connection.execute(
-                sa.text("SELECT rolname, rolsuper, rolbypassrls FROM pg_roles WHERE rolname = current_user")
-            ).one()
-        if above or around:
+            found = connection.execute(
+                sa.text(
+                    "SELECT current_user, rolname, rolsuper FROM pg_roles WHERE (rolsuper OR rolbypassrls)"
+                    " AND pg_has_role(current_user, oid, 'MEMBER') ORDER BY rolname <> current_user, rolname LIMIT 1"
+                )
+            ).one_or_none()
+        if found is not None:
+            login, role, above = found
             raise UsageError(
-                f"EAI_DATABASE_URL: {name} is {'a superuser' if above else 'a role with BYPASSRLS'}, which FINOPS_PRODUCTION"
-                " refuses: name a login that is only a member of eai_pipeline"
+                f"EAI_DATABASE_URL: {login} is {'' if role == login else f'a member of {role}, '}"
+                f"{'a superuser' if above else 'a role with BYPASSRLS'}, which FINOPS_PRODUCTION refuses: name a login that"
+                " is only a member of eai_pipeline"
             )
 
     @contextmanager

@@ -17,11 +17,12 @@ from resources.postgres import Database
 class Databases:
     """A server under `folder`; each `fresh()` is the URL of a new database with schema `eai` in it.
 
+    `package` is where its binaries are; None is the installed wheel.
     It never waits for the disk: what these tests end is a client, not the server.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._server = embedded.start(folder)
+    def __init__(self, folder: Path, *, package: Path | None = None) -> None:
+        self._server = embedded.start(folder, package=package)
         self._count = 0
 
     def __enter__(self) -> Self:

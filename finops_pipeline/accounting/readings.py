@@ -28,6 +28,7 @@ from finops_pipeline.accounting.arrays import (
     ints,
     position_in_group,
     scrambled,
+    spread,
     texts,
     whole,
 )
@@ -142,36 +143,43 @@ def device_order(keys: Iterable[str]) -> list[str]:
 def read_hour(series: pa.Table, start: int, config: AccountingConfig) -> HourReadings:
     """Series of DCGM_SERIES -> the readings of `[start, start + 1 h)`; samples outside are cut off (A12)."""
     columns = SeriesColumns.of(series, config)
-    at, value, row = _samples(series, start)
-    known = columns.usable[row]
-    at, value, row = at[known], value[known], row[known]
-    keys = device_order(columns.key[np.unique(row)])
+    samples = _Samples.of(series, start)
+    used = columns.usable & (samples.count > 0)
+    keys = device_order(columns.key[used])
     index = {key: position for position, key in enumerate(keys)}
     device_of_row = np.array([index.get(key, -1) for key in columns.key.tolist()], dtype=np.int64)
-    devices = _devices(keys, device_of_row, columns, at, row, config)
+    order = np.lexsort((device_of_row, columns.quantity))
+    samples = samples.take(order[used[order]])
+    devices = _devices(keys, device_of_row, columns, samples, config)
     boards = np.array(sorted(set(devices.uuid.tolist())), dtype=object)
     sets = LabelSets()
     set_of_row = np.array(
         [NO_LABELS if label is None else sets.intern([label]) for label in columns.label.tolist()], dtype=np.int64
     )
-    telling = _telling_rows(row, at, device_of_row, set_of_row)[row]
-    instants = _instants(device_of_row[row[telling]], at[telling], set_of_row[row[telling]], sets)
-    reasons = _rejections(value, row, device_of_row, columns, devices, config)
+    telling = samples.take(_telling_rows(samples, device_of_row, set_of_row))
+    row = telling.row()
+    instants = _instants(device_of_row[row], telling.at, set_of_row[row], sets)
+    row, reasons = samples.row(), _rejections(samples, device_of_row, columns, devices, config)
+    valid = None if reasons is None else reasons < 0
     values: dict[Quantity, Readings] = {}
     processes: dict[Quantity, ProcessReadings] = {}
     board_of_device = (
         np.searchsorted(boards.astype(str), devices.uuid.astype(str)) if len(devices) else np.zeros(0, np.int64)
     )
+    quantity_of = columns.quantity[samples.rows]
     for quantity in Quantity:
-        mask = (columns.quantity[row] == quantity) & (reasons < 0)
-        rows = row[mask]
+        first, past = (int(np.searchsorted(quantity_of, quantity, side)) for side in ("left", "right"))
+        of = slice(samples.begin(first), samples.begin(past))
+        rows, at, value = row[of], samples.at[of], samples.value[of]
+        if valid is not None and not valid[of].all():
+            rows, at, value = rows[valid[of]], at[valid[of]], value[valid[of]]
         device = device_of_row[rows]
-        fine = np.rint(value[mask] * columns.factor[rows]).astype(np.int64)
+        fine = np.rint(value * columns.factor[rows]).astype(np.int64)
         if quantity in (Quantity.POWER, Quantity.ENERGY):
-            values[quantity] = _stitch(board_of_device[device].astype(np.int64), at[mask], fine)
+            values[quantity] = _stitch(board_of_device[device].astype(np.int64), at, fine)
             continue
-        values[quantity] = _stitch(device, at[mask], fine)
-        processes[quantity] = _process_rows(device, at[mask], fine, set_of_row[rows])
+        values[quantity] = _stitch(device, at, fine)
+        processes[quantity] = _process_rows(device, at, fine, set_of_row[rows])
     return HourReadings(
         start=start,
         devices=devices,
@@ -183,8 +191,51 @@ def read_hour(series: pa.Table, start: int, config: AccountingConfig) -> HourRea
         values=values,
         processes=processes,
         rejected=_rejected_table(reasons, row, columns),
-        rejections=int((reasons >= 0).sum()),
+        rejections=0 if reasons is None else int((reasons >= 0).sum()),
     )
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """The samples of some series of the hour, those of a series together."""
+
+    rows: Ints
+    """series"""
+    count: Ints
+    """samples of each of `rows`"""
+    at: Ints
+    value: npt.NDArray[np.float64]
+
+    @staticmethod
+    def of(series: pa.Table, start: int) -> _Samples:
+        """Every series, with its samples of the hour."""
+        rows = np.arange(len(series), dtype=np.int64)
+        if not len(series):
+            return _Samples(rows, rows, rows, np.zeros(0, np.float64))
+        lists = whole(series["timestamps"])
+        count = ints(lists.value_lengths())
+        at = ints(lists.flatten())
+        value = np.asarray(whole(series["values"]).flatten().to_numpy(zero_copy_only=False), dtype=np.float64)
+        inside = (at >= start) & (at < start + HOUR_MS)
+        if not inside.all():
+            count = np.bincount(np.repeat(rows, count)[inside], minlength=len(rows))
+            at, value = at[inside], value[inside]
+        return _Samples(rows, count, at, value)
+
+    def take(self, which: Ints) -> _Samples:
+        """Only these of `rows`, in this order."""
+        first = np.cumsum(self.count) - self.count
+        member, position = spread(self.count[which])
+        index = first[which][member] + position
+        return _Samples(self.rows[which], self.count[which], self.at[index], self.value[index])
+
+    def row(self) -> Ints:
+        """The series of each sample."""
+        return np.repeat(self.rows, self.count)
+
+    def begin(self, place: int) -> int:
+        """The first sample of the series at this place in `rows`."""
+        return int(self.count[:place].sum())
 
 
 @dataclass(frozen=True)
@@ -274,26 +325,13 @@ def _label_columns(series: pa.Table, config: AccountingConfig) -> _LabelColumns:
     return _LabelColumns(columns, len(series))
 
 
-def _samples(series: pa.Table, start: int) -> tuple[Ints, npt.NDArray[np.float64], Ints]:
-    """Instants, values and series row of every sample of the hour."""
-    if not len(series):
-        return np.zeros(0, np.int64), np.zeros(0, np.float64), np.zeros(0, np.int64)
-    lists = whole(series["timestamps"])
-    at = ints(lists.flatten())
-    value = np.asarray(whole(series["values"]).flatten().to_numpy(zero_copy_only=False), dtype=np.float64)
-    row = np.repeat(np.arange(len(series), dtype=np.int64), ints(lists.value_lengths()))
-    inside = (at >= start) & (at < start + HOUR_MS)
-    if inside.all():
-        return at, value, row
-    return at[inside], value[inside], row[inside]
-
-
 def _devices(
-    keys: list[str], device_of_row: Ints, columns: SeriesColumns, at: Ints, row: Ints, config: AccountingConfig
+    keys: list[str], device_of_row: Ints, columns: SeriesColumns, samples: _Samples, config: AccountingConfig
 ) -> Devices:
     """Model, node and profile of a device are those of its series read last (ties: the greatest text)."""
     last = np.full(len(device_of_row), -1, dtype=np.int64)
-    np.maximum.at(last, row, at)
+    if len(samples.rows):
+        last[samples.rows] = np.maximum.reduceat(samples.at, np.cumsum(samples.count) - samples.count)
     best: dict[int, tuple[int, str, str, str]] = {}
     described = zip(device_of_row.tolist(), last.tolist(), columns.model, columns.node, columns.profile, strict=True)
     for device, instant, model, node, profile in described:
@@ -315,16 +353,16 @@ def _devices(
     )
 
 
-def _telling_rows(row: Ints, at: Ints, device_of_row: Ints, set_of_row: Ints) -> Bools:
-    """One series of those of a device that have the same labels and instants: the others tell nothing new of them."""
-    first, last = group_bounds(changes(row))
-    telling = np.zeros(len(device_of_row), dtype=bool)
-    if len(first):
-        present = row[first]
-        instants = np.add.reduceat(scrambled(at), first).view(np.int64)
-        order, group = grouped(device_of_row[present], set_of_row[present], last - first, instants)
-        telling[present[order[group]]] = True
-    return telling
+def _telling_rows(samples: _Samples, device_of_row: Ints, set_of_row: Ints) -> Ints:
+    """One series of those of a device that have the same labels and instants: the others tell nothing new of them.
+
+    Places in `samples.rows`.
+    """
+    if not len(samples.rows):
+        return samples.rows
+    instants = np.add.reduceat(scrambled(samples.at), np.cumsum(samples.count) - samples.count).view(np.int64)
+    order, group = grouped(device_of_row[samples.rows], set_of_row[samples.rows], samples.count, instants)
+    return order[group]
 
 
 def _instants(device: Ints, at: Ints, label: Ints, sets: LabelSets) -> tuple[Ints, Ints, Ints]:
@@ -343,17 +381,9 @@ def _instants(device: Ints, at: Ints, label: Ints, sets: LabelSets) -> tuple[Int
 
 
 def _rejections(
-    value: npt.NDArray[np.float64],
-    row: Ints,
-    device_of_row: Ints,
-    columns: SeriesColumns,
-    devices: Devices,
-    config: AccountingConfig,
-) -> npt.NDArray[np.int8]:
-    """Index into REASONS for each sample, -1 for a reading (A10)."""
-    quantity = columns.quantity[row]
-    counter = quantity == Quantity.ENERGY
-    utilization = quantity <= Quantity.UTILIZATION_COARSE
+    samples: _Samples, device_of_row: Ints, columns: SeriesColumns, devices: Devices, config: AccountingConfig
+) -> npt.NDArray[np.int8] | None:
+    """Index into REASONS for each sample, -1 for a reading; None if all are readings (A10)."""
     ceiling = np.full((len(devices), len(Quantity)), LARGEST)
     for position, model in enumerate(devices.model.tolist()):
         limit = config.limit(model)
@@ -362,21 +392,31 @@ def _rejections(
         if limit.memory_gb is not None:
             ceiling[position, Quantity.MEMORY] = np.float64(limit.memory_gb * 1024)
     ceiling[:, Quantity.ENERGY] = np.inf
-    one = RATIO * FINE / np.where(columns.factor == 0, 1.0, columns.factor)
-    reason = np.full(len(value), -1, dtype=np.int8)
+    quantity = columns.quantity[samples.rows]
+    highest = ceiling[device_of_row[samples.rows], quantity]
+    counter = quantity == Quantity.ENERGY
+    one = np.where(quantity <= Quantity.UTILIZATION_COARSE, RATIO * FINE / columns.factor[samples.rows], np.inf)
+    plain = np.minimum(np.minimum(one, highest), np.where(counter, BLANK_COUNTER, BLANK_INT32[0]) * (1 - 1e-12))
+    suspect = np.flatnonzero(~((samples.value >= 0) & (samples.value <= np.repeat(plain, samples.count))))
+    if not len(suspect):
+        return None
+    place, value = np.repeat(np.arange(len(samples.rows)), samples.count)[suspect], samples.value[suspect]
     int32_blank = (value >= BLANK_INT32[0]) & (value <= BLANK_INT32[1])
+    reason = np.full(len(suspect), -1, dtype=np.int8)
     with np.errstate(invalid="ignore"):
         tests = (
             np.isnan(value),
             np.isinf(value),
             value < 0,
-            np.where(counter, value >= BLANK_COUNTER, (value >= BLANK) | int32_blank),
-            utilization & (value > one[row]),
-            value > ceiling[device_of_row[row], quantity],
+            np.where(counter[place], value >= BLANK_COUNTER, (value >= BLANK) | int32_blank),
+            value > one[place],
+            value > highest[place],
         )
     for code, failed in reversed(list(enumerate(tests))):
         reason[failed] = code
-    return reason
+    reasons = np.full(len(samples.value), -1, dtype=np.int8)
+    reasons[suspect] = reason
+    return reasons
 
 
 def _stitch(owner: Ints, at: Ints, value: Ints) -> Readings:
@@ -405,7 +445,9 @@ def _process_rows(device: Ints, at: Ints, value: Ints, label_set: Ints) -> Proce
     return ProcessReadings(device[last], at[last], label_set[last], value[last])
 
 
-def _rejected_table(reasons: npt.NDArray[np.int8], row: Ints, columns: SeriesColumns) -> pa.Table:
+def _rejected_table(reasons: npt.NDArray[np.int8] | None, row: Ints, columns: SeriesColumns) -> pa.Table:
+    if reasons is None:
+        return QUARANTINE.empty_table()
     failed = reasons >= 0
     pairs, counts = np.unique(np.stack([row[failed], reasons[failed].astype(np.int64)]), axis=1, return_counts=True)
     totals: dict[tuple[str, str], int] = {}

