@@ -18,15 +18,35 @@ from assets.samples import gpu_samples
 from assets.series import dcgm_series
 from assets.statement import gpu_allocation
 from assets.usage import gpu_usage
+from finops_pipeline.errors import UsageError
 from finops_pipeline.notifications import held_but_idle_sensor
-from finops_pipeline.settings import environment, load_settings
+from finops_pipeline.settings import CLUSTER_NAME, Settings, environment, load_settings
 from resources.bundle import Bundle
 from resources.clickhouse import Replica
 from resources.site import Site, open_database, open_site
 
-HOURLY = [dcgm_series, platform_records, gpu_samples, gpu_usage, gpu_cost_allocation, usage_events]
-MONTHLY = [gpu_allocation]
-REPLICA = [usage_events_replica]
+PREFIX = "FINOPS_ASSET_PREFIX"
+"""Variable with the first part of the asset keys, where several code locations share a Dagster instance: to Dagster
+equal keys are one asset, so that an hour computed by one location would be done for all."""
+
+
+def under_prefix(prefix: str, *groups: Sequence[dg.AssetsDefinition]) -> Iterator[list[dg.AssetsDefinition]]:
+    """Groups of assets, with `prefix` before their keys; the sources, which the locations share, stay as they are."""
+    if prefix and not CLUSTER_NAME.fullmatch(prefix):
+        raise UsageError(f"{PREFIX} is {prefix!r}: expected letters, digits, `.`, `_`, `-`, like a cluster's name")
+    keys = {asset.key: asset.key.with_prefix(prefix) for group in groups for asset in group if prefix}
+    for group in groups:
+        yield [asset.with_attributes(asset_key_replacements=keys) if keys else asset for asset in group]
+
+
+HOURLY, MONTHLY, REPLICA = under_prefix(
+    environment().get(PREFIX, "").strip(),
+    [dcgm_series, platform_records, gpu_samples, gpu_usage, gpu_cost_allocation, usage_events],
+    [gpu_allocation],
+    [usage_events_replica],
+)
+BOOKED = HOURLY[-1].key
+"""The last stage: an hour that has it is computed."""
 EXTERNAL = [
     dg.AssetSpec("prometheus", description="DCGM series of each cluster, raw samples.", group_name="sources"),
     *(
@@ -84,7 +104,7 @@ def hourly_schedule(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunReq
     if bundle is not None:
         end = min(end, Bundle.open(bundle).end)
     *earlier, newest = (f"{end - timedelta(hours=back):{KEY}}" for back in range(LOOK_BACK_HOURS, 0, -1))
-    done = context.instance.get_materialized_partitions(usage_events.key)
+    done = context.instance.get_materialized_partitions(BOOKED)
     since = min(done, default=newest)
     asked = [*stretches([key for key in earlier if key >= since and key not in done])]
     asked += [(newest, newest)] if newest not in done else []
@@ -117,9 +137,13 @@ def monthly_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
 
 @dg.sensor(job=hourly_job, minimum_interval_seconds=300, default_status=dg.DefaultSensorStatus.RUNNING)
 def recompute_sensor(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
-    """Computes hours again that were provisional (A16), or that records written since then belong to (A32)."""
-    with open_database(load_settings(environment())) as database:
-        stale = database.hours_to_recompute()
+    """Computes hours again that were provisional (A16), or that records written since then belong to (A32).
+
+    Of the clusters that are set here: another code location looks after its own.
+    """
+    settings = load_settings(environment())
+    with open_database(settings) as database:
+        stale = [row for row in database.hours_to_recompute() if row["cluster"] in clusters_of(settings)]
     if not stale:
         yield dg.SkipReason("no published hour is out of date")
         return
@@ -128,6 +152,11 @@ def recompute_sensor(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequ
     published = max(row["published_at"] for row in stale)
     for first, last in stretches(keys):
         yield request(first, last, f"{published.isoformat()}")
+
+
+def clusters_of(settings: Settings) -> set[str]:
+    """The clusters whose hours these settings compute."""
+    return {Bundle.open(settings.bundle).cluster} if settings.bundle else set(settings.prometheus_urls)
 
 
 def stretches(keys: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -139,7 +168,7 @@ def stretches(keys: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 @dg.asset_sensor(
-    asset_key=usage_events.key,
+    asset_key=BOOKED,
     job=replica_job,
     minimum_interval_seconds=60,
     default_status=dg.DefaultSensorStatus.RUNNING,

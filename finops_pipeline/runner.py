@@ -31,7 +31,7 @@ from finops_pipeline.errors import FinopsError, UsageError
 from finops_pipeline.settings import Settings
 from resources.site import Site
 
-STAGES = tuple(asset.key.to_user_string() for asset in HOURLY)
+STAGES = tuple(asset.key.path[-1] for asset in HOURLY)
 PROCESS_TAG = "finops/process"
 """Host and process that run it, on a run that no launcher looks after."""
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}

@@ -36,6 +36,13 @@ def group_bounds(fresh: Bools) -> tuple[Ints, Ints]:
     return first, last
 
 
+def firsts(values: Ints) -> Ints:
+    """Where each distinct value stands first, in order of the values; ascending ones take one look."""
+    if (values[1:] >= values[:-1]).all():
+        return np.flatnonzero(changes(values))
+    return np.unique(values, return_index=True)[1]
+
+
 def position_in_group(*keys: npt.NDArray[np.generic]) -> Ints:
     """Position of each element among its equals; the keys are columns of one sorted table."""
     fresh = changes(*keys)

@@ -92,13 +92,39 @@ def counter_of(readings: Readings, before: Edge, after: Edge, limit_mw: Ints) ->
     return Counter(board, at, value, sound, gained - gained[first][group], lost - lost[first][group])
 
 
+@dataclass(frozen=True)
+class WindowCounter:
+    """A counter's running totals at the edges of an hour's windows: boards x (windows + 1)."""
+
+    counter: Counter
+    start: int
+    width: int
+    risen: Ints
+    unsound: Ints
+
+    @staticmethod
+    def of(counter: Counter, boards: int, start: int, windows: int, width: int) -> WindowCounter:
+        edges = np.tile(start + np.arange(windows + 1) * width, boards)
+        risen, unsound = counter.until(np.repeat(np.arange(boards), windows + 1), edges)
+        shape = (boards, windows + 1)
+        return WindowCounter(counter, start, width, risen.reshape(shape), unsound.reshape(shape))
+
+    def until(self, board: Ints, at: Ints) -> tuple[Ints, Ints]:
+        """`Counter.until` at instants of the hour in ms from its start, most of them edges."""
+        window, beyond = np.divmod(at, self.width)
+        risen, unsound = self.risen[board, window], self.unsound[board, window]
+        inside = np.flatnonzero(beyond)
+        risen[inside], unsound[inside] = self.counter.until(board[inside], self.start + at[inside])
+        return risen, unsound
+
+
 def stretch_energy(
-    counter: Counter, board: Ints, begin: Ints, end: Ints, power_mw: Ints, power_known: Bools
-) -> tuple[Ints, Bools, Ints]:
-    """MJ of stretches of windows, whether it is known, and how many of their ms had to come from power (A20)."""
+    counter: WindowCounter, board: Ints, begin: Ints, end: Ints, power_mw: Ints, power_known: Bools
+) -> tuple[Ints, Bools]:
+    """MJ of stretches of windows, from the hour's start, and whether it is known; without the counter by power (A20)."""
     risen_end, unsound_end = counter.until(board, end)
     risen_begin, unsound_begin = counter.until(board, begin)
     from_power = unsound_end - unsound_begin
     energy = risen_end - risen_begin + rounded(power_mw * from_power, np.zeros_like(from_power), 1000)
     known = (from_power == 0) | power_known
-    return np.where(known, energy, 0), known, from_power
+    return np.where(known, energy, 0), known

@@ -504,8 +504,11 @@ class _Hour:
         cell = cell[~self.silent[self.cells.device[cell], self.cells.window[cell]] & ~self._gone(cell)]
         cell, span_pair = self._pairs_of_cells(cell)
         interval = self.spans.interval[span_pair]
+        claims = [Claims(c.cell[lacking_at[c.holder]], c.holder[lacking_at[c.holder]]) for c in claims]
         held = np.concatenate([c.cell * len(self.cap) + c.holder for c in claims])
-        able = lacking_at[interval] & self._covers(interval, cell) & ~np.isin(cell * len(self.cap) + interval, held)
+        able = (self.short[interval, self.cells.window[cell]] > 0) & self._covers(interval, cell)
+        cell, span_pair, interval = cell[able], span_pair[able], interval[able]
+        able = ~np.isin(cell * len(self.cap) + interval, held)
         cell, span_pair, interval = cell[able], span_pair[able], interval[able]
         before, after = self._window_distances(cell, span_pair)
         window = self.cells.window[cell]

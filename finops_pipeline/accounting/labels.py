@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from finops_pipeline.accounting.arrays import Ints, spread
+from finops_pipeline.accounting.arrays import Ints, changes, spread
 from finops_pipeline.accounting.exact import HOUR_MS
 from finops_pipeline.accounting.holding import NOBODY, State
 from finops_pipeline.accounting.lifecycle import NANO
@@ -93,9 +93,10 @@ def busy_for_nobody(scene: Scene) -> Iterator[Finding]:
     paid = pieces.holder != NOBODY
     of_pod = pieces.holder >= workloads
     paid[of_pod] = pays[pieces.holder[of_pod] - workloads]
-    moment = pieces.device * HOUR_MS + pieces.begin
-    _, once = np.unique(moment, return_index=True)
-    rows = once[~np.isin(moment[once], moment[paid]) & scene.busy[pieces.device[once], pieces.window[once]]]
+    once = np.flatnonzero(changes(pieces.device, pieces.begin))
+    if not len(once):
+        return
+    rows = once[~np.logical_or.reduceat(paid, once) & scene.busy[pieces.device[once], pieces.window[once]]]
     begin, end = pieces.begin[rows], pieces.end[rows]
     state = np.where(pieces.holder[rows] == NOBODY, pieces.state[rows], State.UNATTRIBUTED).astype(np.int64)
     found = sums((pieces.device[rows],), begin, end, end - begin)
@@ -113,8 +114,8 @@ def busy_for_nobody(scene: Scene) -> Iterator[Finding]:
 
 def too_many_devices(scene: Scene) -> Iterator[Finding]:
     """A row for each workload whose label or name is on more devices at once than it may hold."""
-    interval, device, window = _claimed_windows(scene)
     intervals, windows = scene.holding.intervals, scene.config.windows
+    interval, device, window = _windows_of(scene, *_crowded_claims(scene))
     moment, count = np.unique(interval * windows + window, return_counts=True)
     which, at = np.divmod(moment, windows)
     cap = -(-intervals.gpu_count // NANO)
@@ -131,8 +132,11 @@ def too_many_devices(scene: Scene) -> Iterator[Finding]:
         yield Finding(Kind.MORE_DEVICES_THAN_ASKED, workload, workload, tenant, first, last, ms, detail)
 
 
-def _claimed_windows(scene: Scene) -> tuple[Ints, Ints, Ints]:
-    """Interval, device and window of the hour, wherever the window carries its label or the interval names it; once."""
+def _crowded_claims(scene: Scene) -> tuple[Ints, Ints, Ints, Ints]:
+    """Interval, device, first and last window of the hour, wherever windows carry its label or the interval names it.
+
+    Only of workloads with an interval that is on more devices in the hour than it may hold.
+    """
     runs, intervals, windows = scene.timeline.runs, scene.holding.intervals, scene.config.windows
     here = runs.take((runs.last >= 0) & (runs.first < windows))
     sets, labelled = scene.label_pairs
@@ -146,6 +150,15 @@ def _claimed_windows(scene: Scene) -> tuple[Ints, Ints, Ints]:
     device = np.concatenate([device, of_name])
     first = np.concatenate([first, np.zeros(len(named), dtype=np.int64)])
     last = np.concatenate([last, np.full(len(named), windows - 1)])
+    on = np.unique(interval * len(scene.timeline.devices) + device) // max(len(scene.timeline.devices), 1)
+    crowded = np.bincount(on, minlength=len(intervals)) > -(-intervals.gpu_count // NANO)
+    some = np.isin(intervals.workload, intervals.workload[crowded])[interval]
+    return interval[some], device[some], first[some], last[some]
+
+
+def _windows_of(scene: Scene, interval: Ints, device: Ints, first: Ints, last: Ints) -> tuple[Ints, Ints, Ints]:
+    """Interval, device and each window in which the interval runs; once."""
+    intervals, windows = scene.holding.intervals, scene.config.windows
     first = np.maximum(first, (intervals.start[interval] - scene.timeline.start) // scene.width)
     last = np.minimum(last, -(-(intervals.end[interval] - scene.timeline.start) // scene.width) - 1)
     row, offset = spread(np.maximum(last - first + 1, 0))

@@ -17,7 +17,7 @@ import pyarrow as pa
 from finops_pipeline.accounting.around import Edge, Timeline, combined_utilization
 from finops_pipeline.accounting.arrays import Bools, Ints, Texts, changes, group_bounds, scrambled, spread
 from finops_pipeline.accounting.config import AccountingConfig, Quantity
-from finops_pipeline.accounting.energy import Counter, counter_of, stretch_energy
+from finops_pipeline.accounting.energy import WindowCounter, counter_of, stretch_energy
 from finops_pipeline.accounting.exact import half_even_div
 from finops_pipeline.accounting.holding import NOBODY, Holding, matched_units
 from finops_pipeline.accounting.lifecycle import NANO
@@ -79,7 +79,7 @@ class HourPieces:
     """devices x windows: which rungs a window used"""
     provisional: bool
     """a gap that no later reading has closed yet (A16)"""
-    counter: Counter
+    counter: WindowCounter
     counter_gaps: Bools
     """devices x windows: gaps of the energy counter (A11)"""
 
@@ -113,7 +113,13 @@ def hour_pieces(
     memory = filled(*near(Quantity.MEMORY, Readings(device_of[memories.owner], memories.at, memories.value)))
     power = filled(*_seen_by_devices(*of_board(Quantity.POWER), timeline))
     energy = of_board(Quantity.ENERGY)
-    counter = counter_of(*energy, _power_limits(timeline, config))
+    counter = WindowCounter.of(
+        counter_of(*energy, _power_limits(timeline, config)),
+        len(timeline.boards),
+        hour.start,
+        config.windows,
+        config.window_ms,
+    )
     counter_gaps = gap_windows(*_seen_by_devices(*energy, timeline), hour.start, timeline.scrape_ms, config)
     modelled_power = _modelled(_settled(power, held_by_events), power.known, held, timeline, config)
     pieces, by_class = _with_energy(
@@ -248,7 +254,7 @@ def _pieces(holding: Holding, timeline: Timeline, visible: Bools, config: Accoun
 
 def _with_energy(
     pieces: Pieces,
-    counter: Counter,
+    counter: WindowCounter,
     power: Measure,
     ever_read: Bools,
     holding: Holding,
@@ -261,13 +267,8 @@ def _with_energy(
     milliwatts, known = power.value[at], power.known[at]
     by_class = _class_watts(pieces, holding, timeline, config)
     use = ~known & ~ever_read[pieces.device] & (by_class > 0)
-    energy, energy_known, _ = stretch_energy(
-        counter,
-        board,
-        timeline.start + pieces.begin,
-        timeline.start + pieces.end,
-        np.where(use, by_class, milliwatts),
-        known | use,
+    energy, energy_known = stretch_energy(
+        counter, board, pieces.begin, pieces.end, np.where(use, by_class, milliwatts), known | use
     )
     modelled = np.zeros((len(timeline.devices), config.windows), dtype=bool)
     modelled[pieces.device[use], pieces.window[use]] = True
@@ -300,7 +301,7 @@ def _class_watts(pieces: Pieces, holding: Holding, timeline: Timeline, config: A
 def _with_status(
     hour: HourPieces,
     ever_read: tuple[Bools, Bools, Bools],
-    counter: Counter,
+    counter: WindowCounter,
     counter_gaps: Bools,
     by_class: Bools,
     holding: Holding,
@@ -309,15 +310,12 @@ def _with_status(
 ) -> HourPieces:
     """Status and rungs of every window (A15); `ever_read` says which owners have any reading within reach."""
     board, width = timeline.board, config.window_ms
-    boards, windows = len(timeline.boards), config.windows
-    edges = np.tile(timeline.start + np.arange(windows + 1) * width, boards)
-    _, unsound_until = counter.until(np.repeat(np.arange(boards), windows + 1), edges)
-    unsound = np.diff(unsound_until.reshape(boards, windows + 1), axis=1)[board]
+    unsound = np.diff(counter.unsound, axis=1)[board]
     from_power, from_counter = unsound > 0, unsound < width
     power_method = np.where(by_class, np.int8(Method.MODELLED), hour.power.method)
     no_energy = from_power & (power_method == Method.MISSING)
-    has_counter = np.zeros(boards, dtype=bool)
-    has_counter[counter.board] = True
+    has_counter = np.zeros(len(timeline.boards), dtype=bool)
+    has_counter[counter.counter.board] = True
     read_utilization, read_memory, read_power = ever_read
     read_energy = has_counter[board] | read_power
     never = ~(read_utilization | read_memory | read_energy)[:, None]

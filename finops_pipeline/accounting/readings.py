@@ -433,8 +433,9 @@ def _stitch(owner: Ints, at: Ints, value: Ints) -> Readings:
 def _process_rows(device: Ints, at: Ints, value: Ints, label_set: Ints) -> ProcessReadings:
     """Rows with a pod at an instant at which the device also has a row without one (A19)."""
     bare = label_set == NO_LABELS
-    mixed = np.intersect1d(device[bare], device[~bare])
-    candidate = np.isin(device, mixed)
+    both = np.zeros((2, int(device.max(initial=0)) + 1), dtype=bool)
+    both[bare.astype(np.int64), device] = True
+    candidate = (both[0] & both[1])[device]
     device, at, value, label_set, bare = (part[candidate] for part in (device, at, value, label_set, bare))
     moment = device * (2 * HOUR_MS) + at % (2 * HOUR_MS)
     beside = ~bare & np.isin(moment, moment[bare])

@@ -278,8 +278,8 @@ def matches_table(holding: Holding, timeline: Timeline, config: AccountingConfig
     interval, cell = holding.claims.holder[claim], holding.claims.cell[claim]
     device, span = holding.cells.device[cell], holding.cells.end[cell] - holding.cells.begin[cell]
     units = matched_units(holding, config)[claim]
-    model = timeline.devices.model[device].astype(str)
-    names, number = np.unique(model, return_inverse=True)
+    names, model_of = np.unique(timeline.devices.model.astype(str), return_inverse=True)
+    number = model_of[device]
     order, first = grouped(interval, number, units)
     matched: dict[tuple[int, int], int] = defaultdict(int)
     if len(order):

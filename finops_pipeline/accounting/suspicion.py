@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from finops_pipeline.accounting.arrays import Ints, changes, group_bounds, spread
+from finops_pipeline.accounting.arrays import Ints, changes, firsts, group_bounds, spread
 from finops_pipeline.accounting.config import Quantity
 from finops_pipeline.accounting.exact import HOUR_MS
 from finops_pipeline.accounting.holding import NOBODY
@@ -30,6 +30,8 @@ def frozen_series(scene: Scene, metrics: Collection[str]) -> Iterator[Finding]:
     collected = np.maximum(collected, scene.config.findings.collection_seconds * 1000)
     long = (end - begin) > scene.config.findings.frozen_intervals * collected[board]
     board, begin, end = board[long], begin[long], end[long]
+    if not len(board):
+        return
     held = _held_before(scene, board, end) - _held_before(scene, board, begin)
     known = scene.config.metrics
     names = sorted(name for name in metrics if known.get(name, (None,))[0] in (Quantity.POWER, Quantity.ENERGY))
@@ -70,7 +72,7 @@ def _held_before(scene: Scene, board: Ints, at: Ints) -> Ints:
     pieces = scene.found.pieces
     held = np.flatnonzero(pieces.holder != NOBODY)
     card = scene.timeline.board[pieces.device[held]]
-    key = np.unique(card * HOUR_MS + pieces.begin[held], return_index=True)[1]
+    key = firsts(card * HOUR_MS + pieces.begin[held])
     held, card = held[key], card[key]
     if not len(held):
         return np.zeros(len(board), dtype=np.int64)
@@ -90,24 +92,25 @@ def disagreeing_counters(scene: Scene) -> Iterator[Finding]:
     found, width = scene.found, scene.width
     device, window = np.nonzero((found.power.method == Method.MEASURED) & ~found.counter_gaps)
     board = scene.timeline.board[device]
-    _, once = np.unique(board * scene.config.windows + window, return_index=True)
-    board, begin = board[once], scene.timeline.start + window[once] * width
-    drawn_mw = found.power.value[device[once], window[once]]
-    risen_end, unsound_end = found.counter.until(board, begin + width)
-    risen_begin, unsound_begin = found.counter.until(board, begin)
-    at = np.flatnonzero(unsound_end == unsound_begin)
-    by_counter = sums((board[at],), begin[at], begin[at] + width, (risen_end - risen_begin)[at])
-    by_power = sums((board[at],), begin[at], begin[at] + width, drawn_mw[at] * width)
+    once = firsts(board * scene.config.windows + window)
+    board, window, drawn_mw = board[once], window[once], found.power.value[device[once], window[once]]
+    sound = found.counter.unsound[board, window + 1] == found.counter.unsound[board, window]
+    board, window, drawn_mw = board[sound], window[sound], drawn_mw[sound]
+    begin = window * width
+    rise = found.counter.risen[board, window + 1] - found.counter.risen[board, window]
+    by_counter = sums((board,), begin, begin + width, rise)
+    drawn = sums((board,), begin, begin + width, drawn_mw * width).total
+    windows = np.bincount(board, minlength=len(scene.timeline.boards))
     tolerance, least = scene.config.findings.counter_tolerance, scene.config.findings.counter_minutes * MINUTE_MS
-    windows = np.bincount(board[at], minlength=len(scene.timeline.boards))
-    for member, first, last, risen, drawn in zip(
-        *(part.tolist() for part in (*by_counter, by_power.total)), strict=True
-    ):
-        card = int(board[at[member]])
-        ms = int(windows[card]) * width
-        if ms < least or abs(1000 * risen - drawn) <= tolerance * 1000 * risen:
+    about = 1000.0 * by_counter.total
+    suspect = np.abs(about - drawn) > 0.999 * float(tolerance) * about
+    suspect &= windows[board[by_counter.member]] * width >= least
+    for row in np.flatnonzero(suspect).tolist():
+        member, first, last, risen = (int(part[row]) for part in by_counter)
+        if abs(1000 * risen - int(drawn[row])) <= tolerance * 1000 * risen:
             continue
+        card = int(board[member])
         key = str(scene.timeline.boards[card])
-        detail = f"{risen / 3.6e6:.3f} Wh by the counter, {drawn / 3.6e9:.3f} Wh by power, while both were measured"
-        begun, ended = first - scene.timeline.start, last - scene.timeline.start
-        yield Finding(Kind.COUNTER_DISAGREES, key, None, None, begun, ended, ms, detail)
+        told = f"{risen / 3.6e6:.3f} Wh by the counter, {drawn[row] / 3.6e9:.3f} Wh by power"
+        detail = f"{told}, while both were measured"
+        yield Finding(Kind.COUNTER_DISAGREES, key, None, None, first, last, int(windows[card]) * width, detail)

@@ -61,7 +61,7 @@ def hour_series(gpus: int, hour: int) -> pa.Table:
             np.round(0.5 + 0.4 * np.sin(at / 9e5 + gpu), 6),
             np.floor(60_000 + 5_000 * np.sin(at / 7e5 + gpu)),
             np.round(power, 3),
-            np.floor((at - START + 9e8) * 0.3),
+            np.floor(9e11 + 300.5 * (at - START) + 6e7 * (np.cos(START / 6e5 + gpu) - np.cos(at / 6e5 + gpu))),
         )
         for column in columns:
             counts.append(len(at))
