@@ -195,7 +195,17 @@ def status_table(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return "no hour is computed yet: finops run, or finops backfill --from HOUR\n"
     table = table_text(
-        ("cluster", "day", "computed", "missing", "provisional", "out of date", "unpriced", "set aside", "most estimated"),
+        (
+            "cluster",
+            "day",
+            "computed",
+            "missing",
+            "provisional",
+            "out of date",
+            "unpriced",
+            "set aside",
+            "most estimated",
+        ),
         (
             (
                 row["cluster"],

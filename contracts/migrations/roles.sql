@@ -2,8 +2,8 @@
 -- runs this file once (psql -f roles.sql), and grants eai_owner and eai_pipeline to the login that migrates.
 --   eai_owner     owns the schema; nobody works as it
 --   eai_pipeline  writes results; sees every tenant by policy, without BYPASSRLS; cannot change the ledger
---   eai_reader    reads the rows of the tenant in app.tenant_id, and nothing without one. Who runs SQL of his own as it
---                 may name any tenant: it is for a service that does set_config('app.tenant_id', ..., true) in each
+--   eai_reader    reads the rows of the tenant in app.tenant_id, and nothing without one. Whoever runs SQL as it may
+--                 name any tenant: it is for a service that does set_config('app.tenant_id', ..., true) in each
 --                 transaction, never for a tenant's own login
 DO $roles$
 DECLARE

@@ -69,7 +69,7 @@ ATTRIBUTED = "false: nobody holds it, and tenant_id is the platform tenant, who 
 
 
 def upgrade() -> None:
-    # Else everybody may run a new function, and a reader's own table could have a trigger with its owner's rights.
+    # Else everybody may run a new function: with note_late_events on a table of its own a reader wrote late events.
     op.execute("ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC")
     _platform_tables()
     _result_tables()
