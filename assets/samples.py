@@ -16,6 +16,7 @@ from finops_pipeline.accounting.hour import HourSamples, sample_hour
 from finops_pipeline.accounting.readings import read_hour
 from resources.failpoints import reached
 from resources.postgres import attributed
+from resources.sample_runs import sample_runs
 from resources.site import Site
 
 TABLES = {
@@ -82,7 +83,7 @@ def sample(site: Site, cluster: str, hour: int, around: "Summaries") -> HourSamp
         reached(f"{table} landed")
     with site.database.transaction() as connection:
         site.database.hour_lock(connection, cluster, at(hour))
-        for table, rows in (("gpu_samples", found.samples), ("findings", found.findings)):
+        for table, rows in (("gpu_sample_runs", sample_runs(found.samples)), ("findings", found.findings)):
             site.database.replace_hour(
                 connection, table, cluster, [at(hour)], attributed(rows, site.config.platform_tenant)
             )

@@ -27,6 +27,11 @@ def text(name: str, doc: str, nullable: bool = True) -> pa.Field[Any]:
     return column(name, pa.string(), doc, nullable=nullable)
 
 
+def coded(name: str, doc: str, nullable: bool = True) -> pa.Field[Any]:
+    """A text of which a table has few different ones."""
+    return column(name, pa.dictionary(pa.int32(), pa.string()), doc, nullable=nullable)
+
+
 def instant(name: str, doc: str, nullable: bool = True) -> pa.Field[Any]:
     return column(name, INSTANT, doc, "UTC, milliseconds", nullable)
 
@@ -187,22 +192,22 @@ HOUR_FACTS = pa.schema(
 
 GPU_SAMPLES = pa.schema(
     [
-        CLUSTER,
+        coded("cluster", "cluster that the row belongs to", False),
         instant("window_start", "start of the window (A11)", False),
-        text("node", "node (A8)"),
-        text("gpu_uuid", "board", False),
-        text("mig_instance", "MIG instance; empty for a whole device (A7)", False),
-        text("model", "platform's name of the model", False),
-        text("namespace", "namespace of the workload label (A8)"),
-        text("pod", "pod of the workload label (A8)"),
-        text("tenant_id", "tenant of the holder; null where nobody holds it"),
-        text("deployment_id", "deployment of the holder"),
+        coded("node", "node (A8)"),
+        coded("gpu_uuid", "board", False),
+        coded("mig_instance", "MIG instance; empty for a whole device (A7)", False),
+        coded("model", "platform's name of the model", False),
+        coded("namespace", "namespace of the workload label (A8)"),
+        coded("pod", "pod of the workload label (A8)"),
+        coded("tenant_id", "tenant of the holder; null where nobody holds it"),
+        coded("deployment_id", "deployment of the holder"),
         column("window_seconds", pa.int32(), "length of the window", "s", False),
         column("utilization", pa.float64(), "mean utilization, a multiple of 1e-6 (A28)", "1"),
         column("memory_used_gb", pa.float64(), "memory used", "GB (2^30 bytes)"),
         column("power_w", pa.float64(), "board power", "W"),
         column("estimated", pa.bool_(), "true unless the whole window was measured (A15)", nullable=False),
-        text("method", "rungs of A13 used, joined by +; `measured` or `missing` where none", False),
+        coded("method", "rungs of A13 used, joined by +; `measured` or `missing` where none", False),
     ],
     metadata={"grain": "one window of one visible device (A11-A15)"},
 )

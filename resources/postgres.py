@@ -221,17 +221,14 @@ class Database:
         schema = lake.TABLES[table]
         holder = sql.SQL("CASE WHEN attributed THEN tenant_id END AS tenant_id")
         statement = sql.SQL(
-            "SELECT {} FROM eai.{} AS t WHERE cluster = coalesce(%s, cluster) AND {} >= %s AND {} < %s ORDER BY {}"
+            "SELECT {} FROM eai.{} AS t WHERE cluster = coalesce(%s, cluster) AND hour >= %s AND hour < %s ORDER BY {}"
         )
-        time = sql.Identifier(_time_column(table))
         bound = statement.format(
             sql.SQL(", ").join(
                 holder if name == "tenant_id" and table in _WITHOUT_HOLDER else sql.Identifier(name)
                 for name in schema.names
             ),
             sql.Identifier(table),
-            time,
-            time,
             sql.SQL(", ").join(sql.SQL("t.{}").format(_ordered(name)) for name in schema.names if name in _KEYS),
         )
         return self.query(bound, (cluster, start, end), schema=schema, connection=connection)
@@ -290,21 +287,20 @@ class Database:
         Returns the row count.
 
         `data` may lack `cluster`, and `hour` if there is just one; rows outside `hours` are a ValueError. Rows of
-        nobody in `gpu_samples`, `gpu_usage` and `findings` must have passed through `attributed`.
+        nobody in `gpu_sample_runs`, `gpu_usage` and `findings` must have passed through `attributed`.
         """
-        time = _time_column(table)
         data = with_constant(data, "cluster", cluster)
-        if len(hours) == 1 and time == "hour":
-            data = with_constant(data, time, hours[0], lake.INSTANT)
-        _require_inside(table, data, cluster, time, hours)
+        if len(hours) == 1:
+            data = with_constant(data, "hour", hours[0], lake.INSTANT)
+        _require_inside(table, data, cluster, hours)
         for hour in sorted(hours):
             self.hour_lock(connection, cluster, hour)
-        if table == "gpu_samples":
+        if table == "gpu_sample_runs":
             self._create_sample_partitions(connection, hours)
         for first, past in _spans(hours):
             connection.execute(
-                sql.SQL("DELETE FROM eai.{0} WHERE cluster = %s AND {1} >= %s AND {1} < %s").format(
-                    sql.Identifier(table), sql.Identifier(time)
+                sql.SQL("DELETE FROM eai.{} WHERE cluster = %s AND hour >= %s AND hour < %s").format(
+                    sql.Identifier(table)
                 ),
                 (cluster, first, past),
             )
@@ -312,19 +308,19 @@ class Database:
 
     def _create_sample_partitions(self, connection: Connection, hours: Sequence[datetime]) -> None:
         """In a transaction of its own, so that no other cluster's publication waits for this one's."""
-        names = sorted({f"gpu_samples_{hour.astimezone(UTC):%Y%m%d}" for hour in hours})
+        names = sorted({f"gpu_sample_runs_{hour.astimezone(UTC):%Y%m%d}" for hour in hours})
         missing = connection.execute(
             "SELECT FROM unnest(%s::text[]) AS name WHERE to_regclass('eai.' || name) IS NULL", [names]
         ).fetchone()
         if missing is not None:
             with self.transaction() as own:
                 for first, past in _spans(hours):
-                    own.execute("SELECT eai.create_gpu_samples_partitions(%s, %s)", (first, past))
+                    own.execute("SELECT eai.create_gpu_sample_partitions(%s, %s)", (first, past))
 
     def drop_samples(self, before: datetime) -> int:
         """Retention: drop the UTC days of `eai.gpu_samples` before that of `before`. Returns how many."""
         with self.transaction() as connection:
-            row = connection.execute("SELECT eai.drop_gpu_samples_partitions(%s)", [before]).fetchone()
+            row = connection.execute("SELECT eai.drop_gpu_sample_partitions(%s)", [before]).fetchone()
         return int(row[0]) if row else 0
 
     # Platform records from files
@@ -443,7 +439,7 @@ class Database:
 
 
 def attributed(data: pa.Table, platform_tenant: str | UUID) -> pa.Table:
-    """`gpu_samples`, `gpu_usage` or `findings` as stored: rows of nobody belong to the platform tenant and say so."""
+    """`gpu_sample_runs`, `gpu_usage` or `findings` as stored: rows of nobody belong to the platform tenant and say so."""
     owner: Any = pc.coalesce(data["tenant_id"], pa.scalar(str(platform_tenant)))
     stored = data.set_column(data.schema.get_field_index("tenant_id"), "tenant_id", owner)
     return stored.append_column("attributed", data["tenant_id"].is_valid())
@@ -484,10 +480,6 @@ def _lock(connection: Connection, name: str, *, shared: bool = False) -> None:
     connection.execute(sql.SQL("SELECT {}(hashtextextended(%s, 0))").format(function), [f"eai|{name}"])
 
 
-def _time_column(table: str) -> str:
-    return "window_start" if table == "gpu_samples" else "hour"
-
-
 def _ordered(name: str) -> sql.Composable:
     """Byte order, so that a result does not depend on the server's locale."""
     if name in {"hour", "window_start", "tenant_id"}:
@@ -506,11 +498,11 @@ def _spans(hours: Sequence[datetime]) -> list[tuple[datetime, datetime]]:
     return spans
 
 
-def _require_inside(table: str, data: pa.Table, cluster: str, time: str, hours: Sequence[datetime]) -> None:
+def _require_inside(table: str, data: pa.Table, cluster: str, hours: Sequence[datetime]) -> None:
     """What is not deleted first must not be written: the next run would write it again."""
     if set(data["cluster"].unique().to_pylist()) - {cluster}:
         raise ValueError(f"{table}: rows of another cluster than {cluster}")
-    outside: set[Any] = set(pc.floor_temporal(data[time], unit="hour").unique().to_pylist()) - set(hours)
+    outside: set[Any] = set(data["hour"].unique().to_pylist()) - set(hours)
     if outside:
         raise ValueError(f"{table}: rows outside the hours that are replaced: {sorted(outside)[:3]}")
 

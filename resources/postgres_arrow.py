@@ -108,9 +108,11 @@ def _bad_value(table: str, error: psycopg.DataError) -> str:
 def _as_text(data: pa.Table) -> pa.Table:
     """Lists as Postgres array literals; `write_csv` renders every other type exactly."""
     for index, field in enumerate(data.schema):
-        if pa.types.is_list(field.type) or pa.types.is_large_list(field.type):
+        if pa.types.is_list(field.type) and pa.types.is_string(field.type.value_type):
             literals = [_array_literal(values) for values in data[field.name].to_pylist()]
             data = data.set_column(index, field.name, pa.array(literals, pa.string()))
+        elif pa.types.is_list(field.type):
+            data = data.set_column(index, field.name, _plain_literals(data[field.name]))
         elif pa.types.is_dictionary(field.type):
             data = data.set_column(index, field.name, data[field.name].cast(field.type.value_type))
     return data
@@ -121,6 +123,15 @@ def _array_literal(values: Sequence[str | None] | None) -> str | None:
         return None
     escaped = [None if value is None else value.replace("\\", "\\\\").replace('"', '\\"') for value in values]
     return "{" + ",".join("NULL" if value is None else f'"{value}"' for value in escaped) + "}"
+
+
+def _plain_literals(column: Column) -> Column:
+    """Lists of numbers or truth values, none of them null, in bulk."""
+    lists: Any = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    texts = pc.fill_null(lists.flatten().cast(TEXT), "NULL")
+    offsets = np.append(0, np.cumsum(pc.list_value_length(lists).to_numpy(zero_copy_only=False)))
+    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), texts), ",")
+    return pc.binary_join_element_wise("{", joined, "}", "")
 
 
 def _rendered(name: str, oid: int) -> sql.Composable:

@@ -139,11 +139,14 @@ class PrometheusDoor:
 
         Two metrics are pulled at a time (`workers`). A metric that the server does not know has no rows. Raises
         SourceError if anything is missing or in doubt: a failure that retries did not mend, an answer with warnings,
-        a cut body, or a span that the server no longer keeps, unless it `may_be_gone` (the readings around an hour).
+        a cut body, or a span that the server no longer keeps, unless it `may_be_gone` (the readings around an hour):
+        then one question tells whether there is anything to pull.
         """
         if end_ms <= start_ms:
             raise ValueError(f"an empty span: {start_ms}..{end_ms}")
         names = sorted(set(metrics))
+        if may_be_gone and not self._has_any(names, start_ms, end_ms, match):
+            return DCGM_SERIES.empty_table()
         stop = Event()
         pool = ThreadPoolExecutor(max_workers=self.workers, thread_name_prefix=f"prometheus-{self.cluster}")
         try:
@@ -268,6 +271,18 @@ class PrometheusDoor:
             "take these hours from a longer store or a bundle, or raise --storage.tsdb.retention.time",
             transient=False,
         )
+
+    def _has_any(self, names: Sequence[str], start_ms: int, end_ms: int, match: str) -> bool:
+        """True if any of these metrics may have a sample in the span; where the server finds that too much to tell too."""
+        known = f"__name__=~{_quoted('|'.join(map(re.escape, names)))}"
+        selector = f"{{{','.join(filter(None, (known, self.match, match)))}}}[{end_ms - start_ms + OVERFETCH_MS}ms]"
+        with self._session() as session:
+            try:
+                return bool(
+                    self._retry(lambda: self._query(session, f"count(last_over_time({selector}))", end_ms), Event())
+                )
+            except _TooMuchError:
+                return True
 
     def _has_past(self, start_ms: int, end_ms: int, names: Sequence[str]) -> bool:
         """True if any of these metrics, or `up`, has a sample before the end of the span."""

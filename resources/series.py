@@ -56,7 +56,8 @@ class SeriesBuilder:
         rows = rank[np.concatenate([part[0] for part in self._parts])]
         instants = np.concatenate([part[1] for part in self._parts])
         values = np.concatenate([part[2] for part in self._parts])
-        rows, instants, values = _sorted_once(rows, instants, values)
+        order = np.argsort(rows, kind="stable")
+        rows, instants, values = _sorted_once(rows[order], instants[order], values[order])
         present, first = np.unique(rows, return_index=True)
         return _table([keys[row] for row in present.tolist()], np.append(first, len(rows)), instants, values)
 
@@ -79,7 +80,7 @@ def window(table: pa.Table, start_ms: int, end_ms: int) -> pa.Table:
 
 
 def _sorted_once(rows: Ids, instants: Millis, values: Values) -> tuple[Ids, Millis, Values]:
-    """Ordered by series and instant, each sample once."""
+    """Ordered by series and instant, each sample once; `rows` ascend already."""
     bits = values.view(np.int64)
     same_row = rows[1:] == rows[:-1]
     if not np.all((rows[1:] > rows[:-1]) | (same_row & (instants[1:] > instants[:-1]))):

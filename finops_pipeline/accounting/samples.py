@@ -40,18 +40,18 @@ def samples_table(
     rows = len(device)
     return pa.table(
         {
-            "cluster": _taken(np.array([cluster], dtype=object), np.zeros(rows, dtype=np.int64)),
+            "cluster": _coded(np.array([cluster], dtype=object), np.zeros(rows, dtype=np.int64)),
             "window_start": pa.array(
                 timeline.start + window * config.window_ms, GPU_SAMPLES.field("window_start").type
             ),
-            "node": _taken(devices.node, device),
-            "gpu_uuid": _taken(devices.uuid, device),
-            "mig_instance": _taken(devices.instance, device),
-            "model": _taken(devices.model, device),
-            "namespace": _taken(np.array([f[0] for f in first], dtype=object), label),
-            "pod": _taken(np.array([f[1] for f in first], dtype=object), label),
-            "tenant_id": _taken(tenants, holder),
-            "deployment_id": _taken(deployments, holder),
+            "node": _coded(devices.node, device),
+            "gpu_uuid": _coded(devices.uuid, device),
+            "mig_instance": _coded(devices.instance, device),
+            "model": _coded(devices.model, device),
+            "namespace": _coded(np.array([f[0] for f in first], dtype=object), label),
+            "pod": _coded(np.array([f[1] for f in first], dtype=object), label),
+            "tenant_id": _coded(tenants, holder),
+            "deployment_id": _coded(deployments, holder),
             "window_seconds": pa.array(np.full(rows, config.window_seconds, dtype=np.int32)),
             "utilization": _number(found.utilization, at, 1e6),
             "memory_used_gb": _number(found.memory, at, 1024.0 * 1024.0),
@@ -63,10 +63,13 @@ def samples_table(
     )
 
 
-def _taken(texts: Texts, index: Ints) -> Column:
-    """Few texts, many rows; index -1 is the last text."""
-    values: Column = pa.array(texts.tolist(), pa.string())
-    return values.take(pa.array(np.where(index < 0, len(texts) - 1, index)))
+def _coded(texts: Texts, index: Ints) -> Column:
+    """Few texts, many rows; index -1 is the last text, and no text is null."""
+    values, code = np.unique(np.array([text or "" for text in texts.tolist()], dtype=object), return_inverse=True)
+    absent = np.array([text is None for text in texts.tolist()], dtype=bool)
+    which = np.where(index < 0, len(texts) - 1, index)
+    indices = pa.array(code[which].astype(np.int32), pa.int32(), mask=absent[which])
+    return pa.DictionaryArray.from_arrays(indices, pa.array(values.tolist(), pa.string()))
 
 
 def _number(measure: Measure, at: tuple[Ints, Ints], scale: float) -> Column:
@@ -83,7 +86,7 @@ def _methods(found: HourPieces, at: tuple[Ints, Ints]) -> Column:
     ]
     texts[0] = "measured"
     names = np.array([*texts, *["missing"] * MISSING_BIT], dtype=object)
-    return _taken(names, code)
+    return _coded(names, code)
 
 
 def _first_holders(found: HourPieces) -> Ints:

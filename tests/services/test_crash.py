@@ -42,7 +42,7 @@ POINTS = (
     "records half landed",
     "gpu_samples landed",
     "fleet_states landed",
-    "gpu_samples replaced",
+    "gpu_sample_runs replaced",
     "usage landed",
     "gpu_usage replaced",
     "allocation landed",

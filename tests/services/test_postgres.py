@@ -24,6 +24,7 @@ from contracts import lake, migrations
 from finops_pipeline.errors import SourceError, UsageError
 from resources import embedded
 from resources.postgres import Database, attributed
+from resources.sample_runs import sample_runs
 
 ALICE = "a0000000-0000-4000-8000-00000000000a"
 BOB = "b0000000-0000-4000-8000-00000000000b"
@@ -172,8 +173,8 @@ def test_a_newer_schema_is_refused(urls: dict[str, str], database: Database) -> 
 
 def test_every_table_and_column_has_a_comment(urls: dict[str, str], database: Database) -> None:
     with database.transaction() as connection:
-        connection.execute("SELECT eai.create_gpu_samples_partitions(%s, %s)", (TEN, TEN + HOUR))
-    assert catalogue(urls, "SELECT count(*) FROM pg_class WHERE relname = 'gpu_samples_20261001'") == [(1,)]
+        connection.execute("SELECT eai.create_gpu_sample_partitions(%s, %s)", (TEN, TEN + HOUR))
+    assert catalogue(urls, "SELECT count(*) FROM pg_class WHERE relname = 'gpu_sample_runs_20261001'") == [(1,)]
     silent = catalogue(
         urls,
         "SELECT c.relname, a.attname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum >= 0"
@@ -196,7 +197,8 @@ def test_result_tables_have_the_lakes_columns(database: Database) -> None:
         "tenant_hours",
     ):
         columns = database.query(f"SELECT * FROM eai.{table}").schema.names
-        assert [name for name in columns if name != "attributed"] == lake.TABLES[table].names
+        assert [name for name in columns if name in lake.TABLES[table].names] == lake.TABLES[table].names
+        assert {*columns} - {*lake.TABLES[table].names} <= {"attributed", "hour"}
 
 
 # What nobody changes
@@ -322,7 +324,7 @@ def test_rows_of_nobody_come_back_without_a_tenant(urls: dict[str, str], databas
             **row,
             "window_start": TEN + 14 * HOUR,
             "tenant_id": BOB,
-            "power_w": 1e-7,
+            "power_w": 0.001,
             "estimated": True,
             "method": "linear",
         },
@@ -331,10 +333,14 @@ def test_rows_of_nobody_come_back_without_a_tenant(urls: dict[str, str], databas
     with database.transaction() as connection:
         hours = [TEN, TEN + 14 * HOUR]
         for _ in range(2):
-            database.replace_hour(connection, "gpu_samples", "c1", hours, attributed(samples, PLATFORM))
+            database.replace_hour(
+                connection, "gpu_sample_runs", "c1", hours, attributed(sample_runs(samples), PLATFORM)
+            )
     assert database.read_hours("gpu_samples", "c1", TEN, TEN + 15 * HOUR).equals(samples)
-    parts = "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'eai.gpu_samples'::regclass ORDER BY 1"
-    assert catalogue(urls, parts) == [("eai.gpu_samples_20261001",), ("eai.gpu_samples_20261002",)]
+    parts = (
+        "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'eai.gpu_sample_runs'::regclass ORDER BY 1"
+    )
+    assert catalogue(urls, parts) == [("eai.gpu_sample_runs_20261001",), ("eai.gpu_sample_runs_20261002",)]
     assert database.drop_samples(TEN + 20 * HOUR) == 1
     assert database.read_hours("gpu_samples", "c1", TEN, TEN + 15 * HOUR).num_rows == 1
 

@@ -31,7 +31,7 @@ PLATFORM = "ff000000-0000-4000-8000-0000000000ff"
 STRANGER = "c0000000-0000-4000-8000-00000000000c"
 EVERYBODY = {ALICE, BOB, PLATFORM}
 TEN = datetime(2026, 10, 1, 10, tzinfo=UTC)
-DAY = "gpu_samples_20261001"
+DAY = "gpu_sample_runs_20261001"
 
 BY_TYPE = {"timestamp with time zone": TEN, "numeric": 1, "boolean": True, "integer": 15, "bigint": 1, "jsonb": "{}"}
 """A value that any column of the type takes; texts and uuids are the tenant's."""
@@ -39,6 +39,10 @@ BY_TABLE: dict[str, dict[str, object]] = {
     "credit_proposals": {"reason": "died_unseen", "status": "proposed", "window_to": TEN + timedelta(hours=1)},
     "deployments": {"mode": "shared"},
     "gpu_cost_allocation": {"usage_type": "gpu_local"},
+    "gpu_sample_runs": {
+        **{name: [1] for name in ("utilization_millionths", "memory_kib", "power_mw", "kind")},
+        "methods": ["measured"], "estimates": [False],
+    },
     "gpu_usage": {"basis": "samples"},
     "quotas": {"period": "day"},
     "usage_events": {"usage_type": "llm", "input_tokens": 1, "output_tokens": 1, "cached_tokens": 0},
@@ -56,7 +60,7 @@ def url(databases: Databases) -> str:
     """The administrator's URL of a database where every table of tenants has a row of each."""
     url = databases.admin(databases.fresh())
     with psycopg.connect(url) as connection:
-        connection.execute("SELECT eai.create_gpu_samples_partitions(%s, %s)", (TEN, TEN + timedelta(hours=1)))
+        connection.execute("SELECT eai.create_gpu_sample_partitions(%s, %s)", (TEN, TEN + timedelta(hours=1)))
         for relation in relations(connection, "r", "p"):
             fill(connection, relation)
     with psycopg.connect(url, autocommit=True) as connection:
@@ -212,7 +216,7 @@ def test_the_schema_is_not_open_to(leak: str, connection: Connection) -> None:
 def test_the_tables_of_tenants_are_known(connection: Connection) -> None:
     """A check that finds no tables finds no leak."""
     assert len(relations(connection, "r", "p")) == 12
-    assert list(relations(connection, "v")) == ["tenant_usage"]
+    assert list(relations(connection, "v")) == ["gpu_samples", "tenant_usage"]
 
 
 POLICY = "tenant_id = (SELECT NULLIF(current_setting('app.tenant_id', true), '')::uuid)"

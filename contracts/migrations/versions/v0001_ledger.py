@@ -37,16 +37,16 @@ def number(name: str, comment: str, *, null: bool = True) -> sa.Column[object]:
     return sa.Column(name, sa.Numeric, nullable=null, comment=comment)
 
 
-def real(name: str, comment: str) -> sa.Column[float]:
-    return sa.Column(name, sa.Double, nullable=True, comment=comment)
-
-
 def whole(name: str, comment: str, *, null: bool = False) -> sa.Column[int]:
     return sa.Column(name, sa.BigInteger, nullable=null, comment=comment)
 
 
 def flag(name: str, comment: str, *, null: bool = False) -> sa.Column[bool]:
     return sa.Column(name, sa.Boolean, nullable=null, comment=comment)
+
+
+def many(name: str, of: type[sa.types.TypeEngine[object]], comment: str) -> sa.Column[object]:
+    return sa.Column(name, postgresql.ARRAY(of), nullable=False, comment=comment)
 
 
 def arrival(comment: str = "order of arrival") -> sa.Column[int]:
@@ -56,6 +56,18 @@ def arrival(comment: str = "order of arrival") -> sa.Column[int]:
 def unique(name: str, *columns: str) -> sa.UniqueConstraint:
     """A key in which two nulls are the same value."""
     return sa.UniqueConstraint(*columns, name=name, postgresql_nulls_not_distinct=True)
+
+
+def view(name: str, query: str, comment: str, **columns: str) -> None:
+    """A view with the rights of whoever reads it, and what its columns mean."""
+    op.execute(f"CREATE VIEW eai.{name} WITH (security_invoker = true) AS {query}")
+    op.execute(f"COMMENT ON VIEW eai.{name} IS {quoted(comment)}")
+    for column, meaning in columns.items():
+        op.execute(f"COMMENT ON COLUMN eai.{name}.{column} IS {quoted(meaning)}")
+
+
+def quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def check(name: str, condition: str) -> sa.CheckConstraint:
@@ -203,9 +215,11 @@ def _platform_tables() -> None:
 def _result_tables() -> None:
     """What an hour or a month computes; replaced as a whole when it is computed again."""
     op.create_table(
-        "gpu_samples",
+        "gpu_sample_runs",
         text("cluster", CLUSTER),
-        instant("window_start", "start of the window (A11)"),
+        instant("hour", HOUR),
+        instant("first_window", "start of its first window (A11)"),
+        sa.Column("window_seconds", sa.Integer, nullable=False, comment="length of a window in seconds"),
         text("node", "node (A8)", null=True),
         text("gpu_uuid", "board"),
         text("mig_instance", "MIG instance; empty for a whole device (A7)"),
@@ -215,19 +229,49 @@ def _result_tables() -> None:
         uuid("tenant_id", "tenant of the holder; see attributed"),
         flag("attributed", ATTRIBUTED),
         text("deployment_id", "deployment of the holder", null=True),
-        sa.Column("window_seconds", sa.Integer, nullable=False, comment="length of the window in seconds"),
-        real("utilization", "mean utilization, 0 to 1, a multiple of 1e-6 (A28)"),
-        real("memory_used_gb", "memory used in GB (2^30 bytes)"),
-        real("power_w", "board power in W"),
-        flag("estimated", "true unless the whole window was measured (A15)"),
-        text("method", "rungs of A13 used, joined by +; `measured` or `missing` where none"),
+        many("utilization_millionths", sa.Integer, "of each window, mean utilization in millionths (A28)"),
+        many("memory_kib", sa.BigInteger, "of each window, memory used in KiB"),
+        many("power_mw", sa.BigInteger, "of each window, board power in mW"),
+        many("kind", sa.SmallInteger, "of each window, its place in methods and estimates, from 1"),
+        many("methods", sa.Text, "methods of the hour's windows: rungs of A13, joined by +; `measured`, or `missing`"),
+        many("estimates", sa.Boolean, "beside methods: true unless the whole window was measured (A15)"),
         schema="eai",
-        comment="One window of one visible device (A11-A15). Partitioned by UTC day.",
-        postgresql_partition_by="RANGE (window_start)",
+        comment="Windows of one device and holder that follow each other in an hour. Partitioned by UTC day. Read as"
+        " eai.gpu_samples.",
+        postgresql_partition_by="RANGE (hour)",
     )
-    # Many rows, written an hour at a time and never one by one: a block range index costs nothing to keep. An hour is
-    # replaced as a whole under its lock, so that no window can be there twice.
-    op.execute("CREATE INDEX gpu_samples_window ON eai.gpu_samples USING brin (window_start)")
+    op.create_index("gpu_sample_runs_hour", "gpu_sample_runs", ["cluster", "hour"], schema="eai")
+    op.create_index("gpu_sample_runs_tenant", "gpu_sample_runs", ["tenant_id", "hour"], schema="eai")
+    view(
+        "gpu_samples",
+        """SELECT r.cluster, r.hour, r.first_window + (w.place - 1) * r.window_seconds * interval '1 second' AS window_start,
+                  r.node, r.gpu_uuid, r.mig_instance, r.model, r.namespace, r.pod, r.tenant_id, r.attributed,
+                  r.deployment_id, r.window_seconds, w.utilization / 1e6::double precision AS utilization,
+                  w.memory / 1048576::double precision AS memory_used_gb, w.power / 1e3::double precision AS power_w,
+                  r.estimates[w.kind] AS estimated, r.methods[w.kind] AS method
+           FROM eai.gpu_sample_runs r
+           CROSS JOIN LATERAL unnest(r.utilization_millionths, r.memory_kib, r.power_mw, r.kind)
+               WITH ORDINALITY AS w (utilization, memory, power, kind, place)""",
+        "One window of one visible device (A11-A15). Ask by hour: only it finds the rows by index.",
+        cluster=CLUSTER,
+        hour=HOUR,
+        window_start="start of the window (A11)",
+        node="node (A8)",
+        gpu_uuid="board",
+        mig_instance="MIG instance; empty for a whole device (A7)",
+        model="platform's name of the model",
+        namespace="namespace of the workload label (A8)",
+        pod="pod of the workload label (A8)",
+        tenant_id="tenant of the holder; see attributed",
+        attributed=ATTRIBUTED,
+        deployment_id="deployment of the holder",
+        window_seconds="length of the window in seconds",
+        utilization="mean utilization, 0 to 1, a multiple of 1e-6 (A28)",
+        memory_used_gb="memory used in GB (2^30 bytes)",
+        power_w="board power in W",
+        estimated="true unless the whole window was measured (A15)",
+        method="rungs of A13 used, joined by +; `measured` or `missing` where none",
+    )
     op.create_table(
         "gpu_usage",
         text("cluster", CLUSTER),
@@ -577,20 +621,18 @@ def _oversight_tables() -> None:
     )
     op.create_index("tenant_hours_tenant", "tenant_hours", ["tenant_id", "hour"], schema="eai")
     op.create_index("tenant_hours_hour", "tenant_hours", ["hour"], schema="eai")
-    op.execute("""
-        CREATE VIEW eai.tenant_usage WITH (security_invoker = true) AS
-        SELECT tenant_id, placed_class, (hour AT TIME ZONE 'UTC')::date AS day,
-               to_char(hour AT TIME ZONE 'UTC', 'YYYY-MM') AS month, sum(gpu_seconds) AS gpu_seconds
-        FROM eai.tenant_hours GROUP BY 1, 2, 3, 4""")
-    op.execute("COMMENT ON VIEW eai.tenant_usage IS 'A tenant''s allocated time of one UTC day on one class.'")
-    for column, comment in (
-        ("tenant_id", "tenant that was given the time (A25-A27)"),
-        ("placed_class", "class that it ran on (A6); the model for pods without events"),
-        ("day", "UTC day"),
-        ("month", "UTC month of the day, like 2026-10"),
-        ("gpu_seconds", "allocated time in GPU-seconds, over all clusters"),
-    ):
-        op.execute(f"COMMENT ON COLUMN eai.tenant_usage.{column} IS '{comment.replace(chr(39), chr(39) * 2)}'")
+    view(
+        "tenant_usage",
+        """SELECT tenant_id, placed_class, (hour AT TIME ZONE 'UTC')::date AS day,
+                  to_char(hour AT TIME ZONE 'UTC', 'YYYY-MM') AS month, sum(gpu_seconds) AS gpu_seconds
+           FROM eai.tenant_hours GROUP BY 1, 2, 3, 4""",
+        "A tenant's allocated time of one UTC day on one class.",
+        tenant_id="tenant that was given the time (A25-A27)",
+        placed_class="class that it ran on (A6); the model for pods without events",
+        day="UTC day",
+        month="UTC month of the day, like 2026-10",
+        gpu_seconds="allocated time in GPU-seconds, over all clusters",
+    )
     op.create_table(
         "quotas",
         uuid("tenant_id", "tenant that it limits"),
@@ -630,40 +672,40 @@ def _oversight_tables() -> None:
 def _samples_functions() -> None:
     """Daily partitions. ATTACH, unlike PARTITION OF, does not wait for writers of other days."""
     op.execute("""
-        CREATE FUNCTION eai.create_gpu_samples_partitions(first timestamptz, past timestamptz) RETURNS integer
+        CREATE FUNCTION eai.create_gpu_sample_partitions(first timestamptz, past timestamptz) RETURNS integer
         LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' AS $body$
         DECLARE
             day timestamptz;
             partition text;
             made integer = 0;
         BEGIN
-            PERFORM pg_advisory_xact_lock(hashtextextended('eai.gpu_samples partitions', 0));
+            PERFORM pg_advisory_xact_lock(hashtextextended('eai.gpu_sample_runs partitions', 0));
             FOR day IN SELECT generate_series(date_trunc('day', first), past - interval '1 us', interval '1 day') LOOP
-                partition = 'gpu_samples_' || to_char(day, 'YYYYMMDD');
+                partition = 'gpu_sample_runs_' || to_char(day, 'YYYYMMDD');
                 CONTINUE WHEN to_regclass('eai.' || partition) IS NOT NULL;
-                EXECUTE format('CREATE TABLE eai.%I (LIKE eai.gpu_samples INCLUDING ALL)', partition);
+                EXECUTE format('CREATE TABLE eai.%I (LIKE eai.gpu_sample_runs INCLUDING ALL)', partition);
                 EXECUTE format('ALTER TABLE eai.%I ENABLE ROW LEVEL SECURITY', partition);
                 EXECUTE format('ALTER TABLE eai.%I FORCE ROW LEVEL SECURITY', partition);
                 EXECUTE format('COMMENT ON TABLE eai.%I IS %L', partition,
-                               'One UTC day of eai.gpu_samples. Read through the parent only.');
-                EXECUTE format('ALTER TABLE eai.gpu_samples ATTACH PARTITION eai.%I FOR VALUES FROM (%L) TO (%L)',
+                               'One UTC day of eai.gpu_sample_runs. Read through eai.gpu_samples only.');
+                EXECUTE format('ALTER TABLE eai.gpu_sample_runs ATTACH PARTITION eai.%I FOR VALUES FROM (%L) TO (%L)',
                                partition, day, day + interval '1 day');
                 made = made + 1;
             END LOOP;
             RETURN made;
         END $body$""")
     op.execute("""
-        CREATE FUNCTION eai.drop_gpu_samples_partitions(before timestamptz) RETURNS integer
+        CREATE FUNCTION eai.drop_gpu_sample_partitions(before timestamptz) RETURNS integer
         LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' AS $body$
         DECLARE
             partition text;
             dropped integer = 0;
         BEGIN
-            PERFORM pg_advisory_xact_lock(hashtextextended('eai.gpu_samples partitions', 0));
+            PERFORM pg_advisory_xact_lock(hashtextextended('eai.gpu_sample_runs partitions', 0));
             FOR partition IN
                 SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-                WHERE i.inhparent = 'eai.gpu_samples'::regclass
-                  AND c.relname < 'gpu_samples_' || to_char(before, 'YYYYMMDD')
+                WHERE i.inhparent = 'eai.gpu_sample_runs'::regclass
+                  AND c.relname < 'gpu_sample_runs_' || to_char(before, 'YYYYMMDD')
             LOOP
                 EXECUTE format('DROP TABLE eai.%I', partition);
                 dropped = dropped + 1;
@@ -671,8 +713,8 @@ def _samples_functions() -> None:
             RETURN dropped;
         END $body$""")
     for function, comment in (
-        ("create_gpu_samples_partitions(timestamptz, timestamptz)", "makes the missing days of [first, past)"),
-        ("drop_gpu_samples_partitions(timestamptz)", "retention: drops the days before that of the instant"),
+        ("create_gpu_sample_partitions(timestamptz, timestamptz)", "makes the missing days of [first, past)"),
+        ("drop_gpu_sample_partitions(timestamptz)", "retention: drops the days before that of the instant"),
     ):
         op.execute(f"GRANT EXECUTE ON FUNCTION eai.{function} TO eai_pipeline")
         op.execute(f"COMMENT ON FUNCTION eai.{function} IS '{comment}'")
@@ -775,7 +817,15 @@ def _access() -> None:
     """Row-level security and grants. The pipeline sees every tenant by a policy of its own, not by BYPASSRLS."""
     append_only = "workload_events", "usage_events", "audit_events", "allocation_policies"
     replaced = (
-        *("deployments", "deployment_storage", "gpu_inventory", "providers", "gpu_samples", "gpu_usage", "gpu_idle"),
+        *(
+            "deployments",
+            "deployment_storage",
+            "gpu_inventory",
+            "providers",
+            "gpu_sample_runs",
+            "gpu_usage",
+            "gpu_idle",
+        ),
         *("fleet_hours", "gpu_cost_allocation", "quarantine", "hour_runs"),
         *("gpu_statements", "gpu_allocation", "gpu_allocation_totals", "gpu_corrections", "gpu_correction_events"),
         *("findings", "credit_proposals", "tenant_hours", "quotas", "fair_shares", "notifications"),
@@ -783,7 +833,7 @@ def _access() -> None:
     tenant_column = {
         "workload_events": "tenant_id",
         "deployments": "owner_tenant_id",
-        "gpu_samples": "tenant_id",
+        "gpu_sample_runs": "tenant_id",
         "gpu_usage": "tenant_id",
         "gpu_cost_allocation": "tenant_id",
         "gpu_allocation": "tenant_id",
@@ -805,7 +855,7 @@ def _access() -> None:
         op.execute(f"CREATE POLICY pipeline ON eai.{table} TO eai_pipeline USING (true) WITH CHECK (true)")
         op.execute(f"GRANT SELECT ON eai.{table} TO eai_reader")
     op.execute("GRANT SELECT ON eai.providers TO eai_reader")
-    op.execute("GRANT SELECT ON eai.tenant_usage TO eai_pipeline, eai_reader")
+    op.execute("GRANT SELECT ON eai.tenant_usage, eai.gpu_samples TO eai_pipeline, eai_reader")
     op.execute("GRANT USAGE ON SCHEMA eai TO eai_pipeline, eai_reader")
     op.execute("GRANT SELECT ON eai.alembic_version TO eai_pipeline")
     op.execute("GRANT EXECUTE ON FUNCTION eai.is_reopening TO eai_pipeline")
