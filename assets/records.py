@@ -24,6 +24,7 @@ from resources.site import Site
 ALL_TIME = (datetime(1970, 1, 2, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
 """A bundle is read whole, so that whatever is wrong in it is set aside."""
 WHOLE_TABLES = ("deployments", "allocation_policies", "deployment_storage", "gpu_inventory")
+DAY_HOURS = 24
 SOURCES = ("workload_events", "token_usage", *WHOLE_TABLES)
 
 
@@ -43,23 +44,39 @@ def platform_records(context: dg.AssetExecutionContext, site: dg.ResourceParam[S
 
 
 def land_records(site: Site, cluster: str, hours: Sequence[int]) -> int:
-    """Read the run's span once, cut it into hours; how many records were set aside (A5)."""
+    """Read the run's days one after the other, cut them into hours; how many records were set aside (A5)."""
+    step = len(hours) if site.bundle else DAY_HOURS
+    return sum(_land_some(site, cluster, hours, hours[at : at + step]) for at in range(0, len(hours), step))
+
+
+def _land_some(site: Site, cluster: str, run: Sequence[int], hours: Sequence[int]) -> int:
+    """Some hours of a run, from one look at the database."""
     now = site.now_ms()
+    reach = range(hours[0] - REACH_HOURS * HOUR_MS, hours[-1] + (REACH_HOURS + 1) * HOUR_MS, HOUR_MS)
+    labels = {hour: _labels(site, cluster, hour) for hour in reach}
     first, past = ALL_TIME if site.bundle else (at(hours[0]), at(hours[-1] + HOUR_MS))
-    read = site.database.read_platform(cluster, first, past, default_cluster=site.is_default(cluster))
+    read = site.database.read_platform(
+        cluster,
+        first,
+        past,
+        default_cluster=site.is_default(cluster),
+        labels=frozenset().union(*labels.values()),
+        billable=site.config.billable_states,
+    )
     events, _ = first_arrivals(read["workload_events"])
     tokens, bad_tokens = clean_tokens(read["token_usage"], now)
     bad_events = running_intervals(read["workload_events"], now, site.config).quarantine
     for hour in hours:
-        begin, end = _span_of_rejections(site, hour, hours)
+        begin, end = _span_of_rejections(site, hour, run)
         rejected = pa.concat_tables(
             [
                 within(bad_events, "key", read["workload_events"], begin, end),
                 within(bad_tokens, "key", read["token_usage"], begin, end),
             ]
         )
-        labels = _labels_around(site, cluster, hour)
-        site.lake.write("workload_events", cluster, hour, events_of_hour(events, hour, labels, site.config))
+        near = (labels[hour + offset * HOUR_MS] for offset in range(-REACH_HOURS, REACH_HOURS + 1))
+        mine = events_of_hour(events, hour, frozenset().union(*near), site.config)
+        site.lake.write("workload_events", cluster, hour, mine)
         site.lake.write("token_usage", cluster, hour, tokens_of_hour(tokens, hour))
         site.lake.write("rejected_records", cluster, hour, rejected)
         reached("records half landed")
@@ -76,12 +93,10 @@ def _span_of_rejections(site: Site, hour: int, hours: Sequence[int]) -> tuple[in
     return begin, far if site.bundle and hour == hours[-1] else hour + HOUR_MS
 
 
-def _labels_around(site: Site, cluster: str, hour: int) -> set[str]:
-    """Every workload label within reach of the hour."""
-    labels: set[str] = set()
-    for offset in range(-REACH_HOURS, REACH_HOURS + 1):
-        summary = site.lake.read("dcgm_summary", cluster, hour + offset * HOUR_MS, ["run_labels"])
-        if summary is not None:
-            for joined in texts(whole(summary["run_labels"]).flatten().unique()):
-                labels.update(joined.split(SEPARATOR))
-    return labels
+def _labels(site: Site, cluster: str, hour: int) -> frozenset[str]:
+    """Every workload label of an hour, as far as it has landed."""
+    summary = site.lake.read("dcgm_summary", cluster, hour, ["run_labels"])
+    if summary is None:
+        return frozenset()
+    sets = texts(whole(summary["run_labels"]).flatten().unique())
+    return frozenset(label for joined in sets for label in joined.split(SEPARATOR))

@@ -11,7 +11,7 @@ starting a server (embedded). Rules: A1 (instants to milliseconds), A5 (arrival 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -237,15 +237,32 @@ class Database:
         """All policies (ALLOCATION_POLICIES), by id."""
         return self.query(_platform_sql("allocation_policies"), schema=lake.ALLOCATION_POLICIES, connection=connection)
 
-    def read_platform(self, cluster: str, start: datetime, end: datetime, default_cluster: bool) -> dict[str, pa.Table]:
+    def read_platform(
+        self,
+        cluster: str,
+        start: datetime,
+        end: datetime,
+        *,
+        default_cluster: bool,
+        labels: Collection[str] = (),
+        billable: Collection[str] = ("running",),
+    ) -> dict[str, pa.Table]:
         """What the platform recorded that the hours of [start, end) can need, as one snapshot, in the lake's schemas.
 
-        `workload_events`: all before end + 24 h, in order of arrival. `token_usage`: [start - 24 h, end + 24 h), in
-        order of arrival (before: A27's `proportional`; after: A5's `future`). Both also hold every other row with the
-        id of one of these, so that a conflict looks the same from every hour. The other tables are whole.
-        `default_cluster`: rows without a cluster are this one's.
+        `workload_events`: all before end + 24 h of the workloads that have one in [start - 24 h, end + 24 h), whose last
+        state is one of `billable`, or of whose label (`namespace/pod`) is one of `labels`, in order of arrival.
+        `token_usage`: [start - 24 h, end + 24 h), in order of arrival (before: A27's `proportional`; after: A5's
+        `future`). Both also hold every other row with the id of one of these, so that a conflict looks the same from
+        every hour. The other tables are whole. `default_cluster`: rows without a cluster are this one's.
         """
-        scope = {"cluster": cluster, "default": default_cluster, "from": start - REACH, "to": end + REACH}
+        scope = {
+            "cluster": cluster,
+            "default": default_cluster,
+            "from": start - REACH,
+            "to": end + REACH,
+            "labels": sorted(labels),
+            "billable": sorted(billable),
+        }
         with self.transaction(snapshot=True) as connection:
             return {name: select(connection, _platform_sql(name), scope, lake.TABLES[name]) for name in _PLATFORM}
 

@@ -421,6 +421,50 @@ def test_loading_twice_adds_nothing_and_keeps_conflicts_in_order(database: Datab
     assert again["allocation_policies"].equals(tables["allocation_policies"])
 
 
+DAY = 24 * HOUR
+REMEMBERED = {
+    # workload, its events as (days before TEN, state, event_id), label, whether the hour of TEN needs them
+    "long over": ([(30, "running", "a1"), (20, "stopped", "a2")], "a", False),
+    "still running": ([(30, "running", "b1")], "b", True),
+    "just over": ([(30, "running", "c1"), (0.5, "stopped", "c2")], "c", True),
+    "runs across": ([(30, "running", "d1"), (-30, "stopped", "d2")], "d", True),
+    "not yet": ([(-2, "running", "e1")], "e", False),
+    "label still read": ([(30, "running", "f1"), (20, "stopped", "f2")], "read", True),
+    "stopped by a copy": ([(30, "running", "g1"), (20, "stopped", "b1")], "g", True),
+    "told twice": ([(30, "running", "h1"), (20, "stopped", "h2"), (20, "stopped", "h2")], "h", False),
+    "told late": ([(20, "stopped", "i2"), (30, "running", "i1")], "i", False),
+    "two states at once": ([(20, "running", "j1"), (20, "stopped", "j2")], "j", True),
+}
+
+
+def test_workloads_that_are_long_over_are_not_read(database: Database) -> None:
+    """What an hour reads does not grow with the past, and lacks nothing that can matter to it."""
+    for workload, (events, label, _) in REMEMBERED.items():
+        for days, state, event_id in events:
+            row = {
+                "event_id": event_id,
+                "occurred_at": TEN - days * DAY,
+                "workload_id": workload,
+                "tenant_id": ALICE,
+                "namespace": "ns",
+                "pod": label,
+                "to_state": state,
+                "gpu_count": Decimal(1),
+            }
+            with database.transaction() as connection:
+                database.copy(
+                    connection,
+                    "workload_events",
+                    pa.Table.from_pylist([row], lake.WORKLOAD_EVENTS).append_column("cluster", pa.array(["c1"])),
+                )
+    found = database.read_platform("c1", TEN, TEN + HOUR, default_cluster=False, labels=["ns/read", "ns/none"])
+    assert set(found["workload_events"]["workload_id"].to_pylist()) == {
+        workload for workload, (_, _, needed) in REMEMBERED.items() if needed
+    }
+    past = [days * DAY for workload, (events, _, needed) in REMEMBERED.items() if needed for days, _, _ in events]
+    assert found["workload_events"].num_rows == sum(ago > -DAY - HOUR for ago in past)
+
+
 def test_a_disk_that_ended_is_the_same_disk(database: Database) -> None:
     disk = {"deployment_id": "d", "size_gb": Decimal(1), "valid_from": TEN, "valid_to": None}
     for end in (None, TEN + HOUR):

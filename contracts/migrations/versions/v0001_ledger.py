@@ -130,6 +130,26 @@ def _platform_tables() -> None:
         "CREATE INDEX workload_events_late ON eai.workload_events (received_at)"
         " WHERE received_at - occurred_at > interval '1 minute'"
     )
+    op.execute(
+        "CREATE INDEX workload_events_label ON eai.workload_events ((coalesce(namespace, '') || '/' || pod))"
+        " WHERE pod IS NOT NULL"
+    )
+    op.create_table(
+        "workloads",
+        text("cluster", CLUSTER_OR_DEFAULT, null=True),
+        text("workload_id", "workload"),
+        instant("first_at", "instant of its first event"),
+        instant("last_at", "instant of its last event"),
+        many("last_states", sa.Text, "states after its events of that instant"),
+        flag("doubtful", "true: an id of its events is there again with other content (A5)"),
+        unique("workloads_key", "cluster", "workload_id"),
+        schema="eai",
+        comment="From when to when a workload has events, so that those of an hour are found without reading the others."
+        " Kept by a trigger of workload_events.",
+    )
+    op.create_index("workloads_last_at", "workloads", ["last_at"], schema="eai")
+    op.create_index("workloads_last_states", "workloads", ["last_states"], schema="eai", postgresql_using="gin")
+    op.execute("CREATE INDEX workloads_doubtful ON eai.workloads (workload_id) WHERE doubtful")
     op.create_table(
         "deployments",
         text("cluster", CLUSTER_OR_DEFAULT, null=True),
@@ -784,6 +804,42 @@ def _guards() -> None:
             WHERE n.usage_type <> 'llm';
             RETURN NULL;
         END $body$""")
+    op.execute("""
+        CREATE FUNCTION eai.note_workloads() RETURNS trigger
+        LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$
+        BEGIN
+            INSERT INTO eai.workloads AS w (cluster, workload_id, first_at, last_at, last_states, doubtful)
+            SELECT n.cluster, n.workload_id, min(n.occurred_at), max(n.occurred_at),
+                   array_agg(DISTINCT n.to_state) FILTER (WHERE n.occurred_at = n.latest), false
+            FROM (SELECT *, max(occurred_at) OVER (PARTITION BY cluster, workload_id) AS latest FROM written) n
+            GROUP BY n.cluster, n.workload_id ORDER BY n.cluster, n.workload_id
+            ON CONFLICT (cluster, workload_id) DO UPDATE SET
+                first_at = least(w.first_at, excluded.first_at),
+                last_at = greatest(w.last_at, excluded.last_at),
+                last_states = CASE WHEN excluded.last_at > w.last_at THEN excluded.last_states
+                                   WHEN excluded.last_at = w.last_at THEN w.last_states || excluded.last_states
+                                   ELSE w.last_states END;
+            UPDATE eai.workloads w SET doubtful = true
+            FROM (SELECT n.cluster, n.workload_id, o.cluster AS other_cluster, o.workload_id AS other_id
+                  FROM written n JOIN eai.workload_events o ON o.event_id = n.event_id AND o.seq <> n.seq
+                  WHERE (o.occurred_at, o.workload_id, o.tenant_id, o.deployment_id, o.namespace, o.pod, o.from_state,
+                         o.to_state, o.gpu_count, o.placed_class, o.node, o.gpu_uuids, o.reason)
+                        IS DISTINCT FROM
+                        (n.occurred_at, n.workload_id, n.tenant_id, n.deployment_id, n.namespace, n.pod, n.from_state,
+                         n.to_state, n.gpu_count, n.placed_class, n.node, n.gpu_uuids, n.reason)) c
+            WHERE NOT w.doubtful
+              AND ((w.workload_id = c.workload_id AND w.cluster IS NOT DISTINCT FROM c.cluster)
+                   OR (w.workload_id = c.other_id AND w.cluster IS NOT DISTINCT FROM c.other_cluster));
+            RETURN NULL;
+        END $body$""")
+    op.execute(
+        "CREATE TRIGGER note_workloads AFTER INSERT ON eai.workload_events REFERENCING NEW TABLE AS written"
+        " FOR EACH STATEMENT EXECUTE FUNCTION eai.note_workloads()"
+    )
+    # The function works as the owner, whom row-level security binds too: in a trigger, and nowhere else, it sees all.
+    op.execute(
+        "CREATE POLICY noting ON eai.workload_events FOR SELECT TO eai_owner USING (pg_catalog.pg_trigger_depth() > 0)"
+    )
     op.execute(
         "CREATE TRIGGER note_late AFTER INSERT ON eai.usage_events REFERENCING NEW TABLE AS booked"
         " FOR EACH STATEMENT EXECUTE FUNCTION eai.note_late_events()"
@@ -808,6 +864,7 @@ def _guards() -> None:
         ("refuse_change()", "refuses UPDATE, DELETE and TRUNCATE of what is append only"),
         ("refuse_change_of_final()", "refuses a change of a final month (A33), unless it is being reopened"),
         ("is_reopening(text)", "whether this transaction has just said in the audit log that it reopens the month"),
+        ("note_workloads()", "keeps from when to when each workload has events"),
         ("note_late_events()", "keeps which usage events were booked into a final month (A33)"),
     ):
         op.execute(f"COMMENT ON FUNCTION eai.{function} IS '{comment}'")
@@ -864,3 +921,4 @@ def _access() -> None:
     for table in replaced:
         op.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON eai.{table} TO eai_pipeline")
     op.execute("GRANT SELECT, DELETE ON eai.late_events TO eai_pipeline")
+    op.execute("GRANT SELECT ON eai.workloads TO eai_pipeline")
