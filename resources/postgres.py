@@ -42,7 +42,9 @@ HOUR = timedelta(hours=1)
 REACH = timedelta(hours=24)
 
 _APPLICATION = "finops_pipeline"
-_WORK = sql.SQL("SET LOCAL ROLE eai_pipeline; SET LOCAL TimeZone = 'UTC'; SET LOCAL lock_timeout = '600s'")
+_WORK = sql.SQL(
+    "SET LOCAL ROLE eai_pipeline; SET LOCAL TimeZone = 'UTC'; SET LOCAL lock_timeout = '600s'; SET LOCAL jit = off"
+)
 _PLATFORM = (
     "workload_events",
     "deployments",

@@ -130,10 +130,6 @@ def _platform_tables() -> None:
         "CREATE INDEX workload_events_late ON eai.workload_events (received_at)"
         " WHERE received_at - occurred_at > interval '1 minute'"
     )
-    op.execute(
-        "CREATE INDEX workload_events_label ON eai.workload_events ((coalesce(namespace, '') || '/' || pod))"
-        " WHERE pod IS NOT NULL"
-    )
     op.create_table(
         "workloads",
         text("cluster", CLUSTER_OR_DEFAULT, null=True),
@@ -141,6 +137,7 @@ def _platform_tables() -> None:
         instant("first_at", "instant of its first event"),
         instant("last_at", "instant of its last event"),
         many("last_states", sa.Text, "states after its events of that instant"),
+        many("labels", sa.Text, "namespace/pod of all its events that have a pod"),
         flag("doubtful", "true: an id of its events is there again with other content (A5)"),
         unique("workloads_key", "cluster", "workload_id"),
         schema="eai",
@@ -148,6 +145,7 @@ def _platform_tables() -> None:
         " Kept by a trigger of workload_events.",
     )
     op.create_index("workloads_last_at", "workloads", ["last_at"], schema="eai")
+    op.create_index("workloads_labels", "workloads", ["labels"], schema="eai", postgresql_using="gin")
     op.create_index("workloads_last_states", "workloads", ["last_states"], schema="eai", postgresql_using="gin")
     op.execute("CREATE INDEX workloads_doubtful ON eai.workloads (workload_id) WHERE doubtful")
     op.create_table(
@@ -808,9 +806,11 @@ def _guards() -> None:
         CREATE FUNCTION eai.note_workloads() RETURNS trigger
         LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$
         BEGIN
-            INSERT INTO eai.workloads AS w (cluster, workload_id, first_at, last_at, last_states, doubtful)
+            INSERT INTO eai.workloads AS w (cluster, workload_id, first_at, last_at, last_states, labels, doubtful)
             SELECT n.cluster, n.workload_id, min(n.occurred_at), max(n.occurred_at),
-                   array_agg(DISTINCT n.to_state) FILTER (WHERE n.occurred_at = n.latest), false
+                   array_agg(DISTINCT n.to_state) FILTER (WHERE n.occurred_at = n.latest),
+                   coalesce(array_agg(DISTINCT coalesce(n.namespace, '') || '/' || n.pod)
+                            FILTER (WHERE n.pod IS NOT NULL), '{}'), false
             FROM (SELECT *, max(occurred_at) OVER (PARTITION BY cluster, workload_id) AS latest FROM written) n
             GROUP BY n.cluster, n.workload_id ORDER BY n.cluster, n.workload_id
             ON CONFLICT (cluster, workload_id) DO UPDATE SET
@@ -818,7 +818,8 @@ def _guards() -> None:
                 last_at = greatest(w.last_at, excluded.last_at),
                 last_states = CASE WHEN excluded.last_at > w.last_at THEN excluded.last_states
                                    WHEN excluded.last_at = w.last_at THEN w.last_states || excluded.last_states
-                                   ELSE w.last_states END;
+                                   ELSE w.last_states END,
+                labels = CASE WHEN w.labels @> excluded.labels THEN w.labels ELSE w.labels || excluded.labels END;
             UPDATE eai.workloads w SET doubtful = true
             FROM (SELECT n.cluster, n.workload_id, o.cluster AS other_cluster, o.workload_id AS other_id
                   FROM written n JOIN eai.workload_events o ON o.event_id = n.event_id AND o.seq <> n.seq
