@@ -1,13 +1,13 @@
 """Third stage: windows of every device, who held it, and how gaps were filled (A7-A20)."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from assets.hours import HOURS, SINGLE_RUN, at, failing_clearly, hours_of, span_text
+from assets.hours import HOURS, SINGLE_RUN, abreast, at, failing_clearly, hours_of, span_text
 from finops_pipeline.accounting.around import summarise
 from finops_pipeline.accounting.arrays import texts
 from finops_pipeline.accounting.config import REACH_HOURS
@@ -52,9 +52,7 @@ def gpu_samples(context: dg.AssetExecutionContext, site: dg.ResourceParam[Site])
     with failing_clearly(site):
         hours = hours_of(context, site)
         for cluster in site.doors:
-            around = Summaries(site, cluster)
-            for hour in hours:
-                found = sample(site, cluster, hour, around)
+            for hour, found in zip(hours, sample_all(site, cluster, hours), strict=True):
                 rows += len(found.samples)
                 estimated += pc.sum(found.samples["estimated"]).as_py() or 0
                 kinds.update(texts(found.findings["kind"]).tolist())
@@ -73,11 +71,17 @@ def gpu_samples(context: dg.AssetExecutionContext, site: dg.ResourceParam[Site])
     )
 
 
-def sample(site: Site, cluster: str, hour: int, around: "Summaries") -> HourSamples:
-    """Compute and store one hour's windows and holdings."""
+def sample_all(site: Site, cluster: str, hours: Iterable[int]) -> Iterator[HourSamples]:
+    """Compute and store the hours of a run, in order."""
+    around = Summaries(site, cluster)
+    return abreast(lambda known: sample(site, cluster, *known), ((hour, around.of(hour)) for hour in hours))
+
+
+def sample(site: Site, cluster: str, hour: int, summaries: Mapping[int, pa.Table]) -> HourSamples:
+    """Compute and store one hour's windows and holdings; `summaries` are those of the hours around it."""
     series = site.lake.require("dcgm_series", cluster, hour)
     records = {name: site.lake.require(name, cluster, hour) for name in EVENTS_AND_DEVICES}
-    found = sample_hour(cluster, hour, series, around.of(hour), records, site.now_ms(), site.config)
+    found = sample_hour(cluster, hour, series, summaries, records, site.now_ms(), site.config)
     for table, field in TABLES.items():
         site.lake.write(table, cluster, hour, getattr(found, field))
         reached(f"{table} landed")

@@ -1,6 +1,6 @@
-"""Windows as `eai.gpu_sample_runs` holds them: a row for each device and holder of an hour instead of one a window.
+"""Windows as `eai.gpu_sample_runs` holds them: a row for up to sixty windows of a device and holder, not one for each.
 
-A thousand times fewer rows to write; the view `eai.gpu_samples` shows the windows. Measures travel as whole numbers,
+A hundred times fewer rows to write; the view `eai.gpu_samples` shows the windows. Measures travel as whole numbers,
 for which a database never rounds.
 
 Belongs here: the packing. Does not: writing (postgres), and the windows themselves (accounting.samples).
@@ -19,17 +19,21 @@ from finops_pipeline.accounting.arrays import Ints, bools, changes, ints, whole
 from finops_pipeline.accounting.exact import HOUR_MS
 
 OF_A_RUN = ("cluster", "node", "gpu_uuid", "mig_instance", "model", "namespace", "pod", "tenant_id", "deployment_id")
+WINDOWS_OF_A_RUN = 60
+"""As many as fit into 2 kB: beyond that Postgres would compress each row, slowly and without gain."""
 MEASURES = {"utilization": ("utilization_millionths", 1e6), "memory_used_gb": ("memory_kib", 1024.0**2),
             "power_w": ("power_mw", 1e3)}  # fmt: skip
 
 
 def sample_runs(samples: pa.Table) -> pa.Table:
-    """GPU_SAMPLES, ascending by device and window -> rows of `eai.gpu_sample_runs`; a run ends with its hour."""
+    """GPU_SAMPLES, ascending by device and window -> rows of `eai.gpu_sample_runs`."""
     codes = {name: _code(samples[name]) for name in OF_A_RUN}
     at, seconds = ints(samples["window_start"]), ints(samples["window_seconds"])
     follows = np.zeros(len(at), dtype=bool)
     follows[1:] = at[1:] - at[:-1] == 1000 * seconds[:-1]
-    first = np.flatnonzero(changes(*codes.values(), seconds, at // HOUR_MS) | ~follows)
+    first = np.flatnonzero(
+        changes(*codes.values(), seconds, at // HOUR_MS, at // (1000 * WINDOWS_OF_A_RUN * seconds)) | ~follows
+    )
     offsets = pa.array(np.append(first, len(at)), pa.int32())
     begins = samples.take(pa.array(first, pa.int64()))
     columns: dict[str, Any] = {name: begins[name].cast(pa.string()) for name in OF_A_RUN}

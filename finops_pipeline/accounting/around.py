@@ -16,7 +16,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from contracts.lake import DCGM_SUMMARY
-from finops_pipeline.accounting.arrays import Bools, Column, Ints, Texts, changes, group_bounds, ints, texts, whole
+from finops_pipeline.accounting.arrays import (
+    Bools,
+    Column,
+    Ints,
+    Texts,
+    changes,
+    group_bounds,
+    ints,
+    mapped,
+    sorting,
+    texts,
+    whole,
+)
 from finops_pipeline.accounting.config import AccountingConfig, Quantity
 from finops_pipeline.accounting.exact import HOUR_MS, half_even_div
 from finops_pipeline.accounting.readings import (
@@ -110,7 +122,7 @@ def combined_utilization(hour: HourReadings, config: AccountingConfig) -> Readin
     owner = np.concatenate([fine.owner, coarse.owner[alone]])
     at = np.concatenate([fine.at, coarse.at[alone]])
     value = np.concatenate([fine.value, coarse.value[alone]])
-    order = np.lexsort((at, owner))
+    order = sorting(owner, at)
     return Readings(owner[order], at[order], value[order])
 
 
@@ -214,7 +226,7 @@ def merge_runs(parts: Sequence[Runs]) -> Runs:
     device, first, last, label_set = (
         np.concatenate([getattr(part, name) for part in parts]) for name in ("device", "first", "last", "label_set")
     )
-    order = np.lexsort((first, device))
+    order = sorting(device, first)
     runs = Runs(device, first, last, label_set).take(order)
     fresh = changes(runs.device, runs.label_set)
     fresh[1:] |= runs.first[1:] != runs.last[:-1] + 1
@@ -302,7 +314,7 @@ def _facts(
     model, node, slices = texts(table["model"]), texts(table["node"]), ints(table["slices"])
     models = [config.platform_model(extra_models[key]) if r < 0 else model[r] for key, r in zip(keys, row, strict=True)]
     parts = [key.partition("/") for key in keys]
-    whole = [config.slices(name) if not part[2] else 1 for name, part in zip(models, parts, strict=True)]
+    whole = [card if not part[2] else 1 for card, part in zip(mapped(config.slices, models), parts, strict=True)]
     return Devices(
         key=np.array(keys, dtype=object),
         uuid=np.array([uuid for uuid, _, _ in parts], dtype=object),
@@ -328,11 +340,14 @@ def _edges(
 
 
 def _edge(owner: Ints, at: Ints, value: Ints, rows: Bools, owners: int, never: int) -> Edge:
-    """Of the rows, each owner's latest if `never` is before the hour, else its earliest."""
-    order = np.lexsort((value, at if never < 0 else -at, owner))
-    order = order[rows[order] & (at[order] != never)]
+    """Of the rows, each owner's latest if `never` is before the hour, else its earliest; of several the highest value."""
+    known = np.flatnonzero(rows & (at != never))
+    owner, at, value = owner[known], at[known], value[known]
     edge = Edge(np.full(owners, never, dtype=np.int64), np.zeros(owners, dtype=np.int64))
-    edge.at[owner[order]], edge.value[owner[order]] = at[order], value[order]
+    (np.maximum if never < 0 else np.minimum).at(edge.at, owner, at)
+    nearest = at == edge.at[owner]
+    edge.value[owner[nearest]] = value[nearest]
+    np.maximum.at(edge.value, owner[nearest], value[nearest])
     return edge
 
 
@@ -349,7 +364,7 @@ def _joined_runs(
         ints(whole(table["run_last"]).flatten()) + shift[row],
         _interned(whole(table["run_labels"]).flatten(), sets),
     )
-    order = np.lexsort((hour, device))
+    order = np.argsort(device, kind="stable")  # the rows are in order of the hours
     left, right = order[:-1], order[1:]
     first_at, last_at = ints(table["first_at"]), ints(table["last_at"])
     first_set = _interned(table["first_labels"], sets)

@@ -5,7 +5,8 @@ What belongs here: array work without any meaning of its own. What does not: any
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ import pyarrow.compute as pc
 
 Column: TypeAlias = Any
 """An Arrow array or chunked array; the library's stubs know less than the library accepts."""
+Result = TypeVar("Result")
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Texts = npt.NDArray[np.object_]
@@ -51,8 +53,16 @@ def position_in_group(*keys: npt.NDArray[np.generic]) -> Ints:
 
 def grouped(*keys: Ints) -> tuple[Ints, Ints]:
     """An order that brings equal keys together, and where each group begins in it."""
-    order = np.lexsort(keys[::-1])
+    order = sorting(*keys)
     return order, np.flatnonzero(changes(*(key[order] for key in keys)))
+
+
+def sorting(*keys: Ints) -> Ints:
+    """The stable order by these keys, the first one first; rows that are in order already take one look."""
+    ordered = np.ones(max(len(keys[0]) - 1, 0), dtype=bool)
+    for key in reversed(keys):
+        ordered = (key[1:] > key[:-1]) | ((key[1:] == key[:-1]) & ordered)
+    return np.arange(len(keys[0])) if ordered.all() else np.lexsort(keys[::-1])
 
 
 def scrambled(values: Ints) -> npt.NDArray[np.uint64]:
@@ -74,6 +84,13 @@ def whole(column: Column) -> Column:
     if isinstance(column, pa.ChunkedArray):
         return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     return column
+
+
+def mapped(function: Callable[[str], Result], names: Iterable[str]) -> list[Result]:
+    """`function` of each name, asked once for each different one."""
+    names = list(names)
+    known = {name: function(name) for name in set(names)}
+    return [known[name] for name in names]
 
 
 def texts(column: Column) -> Texts:

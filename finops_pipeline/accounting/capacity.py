@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 import pyarrow as pa
 
-from finops_pipeline.accounting.arrays import Bools, Ints, changes, group_bounds
+from finops_pipeline.accounting.arrays import Bools, Ints, changes, group_bounds, mapped, sorting
 from finops_pipeline.accounting.exact import HOUR_MS, rows_of
 from finops_pipeline.accounting.holding import NOBODY
 from finops_pipeline.accounting.lifecycle import NANO
@@ -88,7 +88,7 @@ def oversold(scene: Scene) -> Iterator[Finding]:
     pieces = scene.found.pieces
     covered, common = _covered(scene)
     board = scene.timeline.board[pieces.device]
-    order = np.lexsort((pieces.begin, board))
+    order = sorting(board, pieces.begin)
     if not len(order):
         return
     first, _ = group_bounds(changes(board[order], pieces.begin[order]))
@@ -123,7 +123,7 @@ def stranded_slices(scene: Scene) -> Iterator[Finding]:
     used = _of_boards(scene, visible * np.where(parts, devices.slices, 0)[:, None])
     whole = _of_boards(scene, visible & ~parts[:, None]) > 0
     card = np.zeros(len(scene.timeline.boards), dtype=np.int64)
-    card[scene.timeline.board] = [scene.config.slices(model) for model in devices.model.tolist()]
+    card[scene.timeline.board] = mapped(scene.config.slices, devices.model.tolist())
     board, window = np.nonzero((used > 0) & (used < card[:, None]) & ~whole)
     left = (card[:, None] - used)[board, window]
     begin = window * scene.width

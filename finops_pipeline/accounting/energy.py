@@ -74,7 +74,7 @@ def counter_of(readings: Readings, before: Edge, after: Edge, limit_mw: Ints) ->
     board = np.concatenate([early, readings.owner, late])
     at = np.concatenate([before.at[early], readings.at, after.at[late]])
     value = np.concatenate([before.value[early], readings.value, after.value[late]])
-    order = np.lexsort((at, board))
+    order = np.argsort(board, kind="stable")  # within a board the three parts follow each other
     board, at, value = board[order], at[order], value[order]
     if not len(board):
         return Counter(board, at, value, np.zeros(0, bool), at, at)

@@ -194,8 +194,8 @@ class _Hour:
         self.pair = np.cumsum(changes(self.spans.device, self.spans.interval)) - 1
         self.short = self.cap[:, None] - self._devices_by_window()
         self.cells = self._cut()
-        cell_window = self.cells.device * self.windows + self.cells.window
-        self.first_cell = np.searchsorted(cell_window, np.arange(self.devices * self.windows + 1))
+        self.place = self.cells.device * self.windows + self.cells.window
+        self.first_cell = np.searchsorted(self.place, np.arange(self.devices * self.windows + 1))
 
     # --- what the windows carry ---
 
@@ -501,7 +501,7 @@ class _Hour:
         _, cell = self._cells_of_windows(
             np.repeat(devices, self.windows), np.tile(np.arange(self.windows), len(devices))
         )
-        cell = cell[~self.silent[self.cells.device[cell], self.cells.window[cell]] & ~self._gone(cell)]
+        cell = cell[~self.silent.ravel()[self.place[cell]] & ~self._gone(cell)]
         cell, span_pair = self._pairs_of_cells(cell)
         interval = self.spans.interval[span_pair]
         claims = [Claims(c.cell[lacking_at[c.holder]], c.holder[lacking_at[c.holder]]) for c in claims]
@@ -549,7 +549,7 @@ class _Hour:
     # --- bookkeeping ---
 
     def _gone(self, cell: Ints) -> Bools:
-        return np.asarray(self.replaced[self.cells.device[cell], self.cells.window[cell]])
+        return np.asarray(self.replaced.ravel()[self.place[cell]])
 
     def _there(self, claims: Claims) -> Claims:
         there = ~self._gone(claims.cell)
@@ -574,9 +574,9 @@ class _Hour:
     def states(self, claims: Claims) -> npt.NDArray[np.int8]:
         """What each cell is, claimed ones being held."""
         taken = self._taken([claims])
-        silent = self.silent[self.cells.device, self.cells.window]
-        labelled = self.window_set[self.cells.device, self.cells.window] != NO_LABELS
-        between = self._between_pods()[self.cells.device, self.cells.window]
+        silent = self.silent.ravel()[self.place]
+        labelled = self.window_set.ravel()[self.place] != NO_LABELS
+        between = self._between_pods().ravel()[self.place]
         return np.select(
             [taken, silent & between, silent, labelled],
             [State.HELD, State.UNATTRIBUTED, State.NO_DATA, State.STALE],

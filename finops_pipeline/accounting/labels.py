@@ -22,7 +22,10 @@ OF_NOBODY = {State.IDLE: "idle", State.STALE: "stale", State.UNATTRIBUTED: "unat
 def stale_labels(scene: Scene) -> Iterator[Finding]:
     """A row for each device and label."""
     cells, label_set = scene.holding.cells, scene.holding.window_set
-    at = np.flatnonzero((scene.holding.state == State.STALE) & scene.found.visible[cells.device, cells.window])
+    at = np.flatnonzero(
+        (scene.holding.state == State.STALE)
+        & scene.found.visible.ravel()[cells.device * scene.config.windows + cells.window]
+    )
     carried = label_set[cells.device[at], cells.window[at]]
     begin, end = cells.begin[at], cells.end[at]
     found = sums((cells.device[at], carried), begin, end, end - begin)
@@ -55,7 +58,7 @@ def _owners_of(scene: Scene, labels: set[str]) -> dict[str, tuple[str, str]]:
 def label_drops(scene: Scene) -> Iterator[Finding]:
     """A row for each device and holder, over its pieces in windows that were read without the holder's label."""
     pieces, holding = scene.found.pieces, scene.holding
-    held = np.flatnonzero((pieces.holder != NOBODY) & ~holding.silent[pieces.device, pieces.window])
+    held = np.flatnonzero((pieces.holder != NOBODY) & ~holding.silent.ravel()[pieces.cell])
     if not len(held):
         return
     device, holder, interval = pieces.device[held], pieces.holder[held], pieces.interval[held]
@@ -96,7 +99,7 @@ def busy_for_nobody(scene: Scene) -> Iterator[Finding]:
     once = np.flatnonzero(changes(pieces.device, pieces.begin))
     if not len(once):
         return
-    rows = once[~np.logical_or.reduceat(paid, once) & scene.busy[pieces.device[once], pieces.window[once]]]
+    rows = once[~np.logical_or.reduceat(paid, once) & scene.busy.ravel()[pieces.cell[once]]]
     begin, end = pieces.begin[rows], pieces.end[rows]
     state = np.where(pieces.holder[rows] == NOBODY, pieces.state[rows], State.UNATTRIBUTED).astype(np.int64)
     found = sums((pieces.device[rows],), begin, end, end - begin)

@@ -15,7 +15,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from finops_pipeline.accounting.around import Edge, Timeline, combined_utilization
-from finops_pipeline.accounting.arrays import Bools, Ints, Texts, changes, group_bounds, scrambled, spread
+from finops_pipeline.accounting.arrays import (
+    Bools,
+    Ints,
+    Texts,
+    changes,
+    group_bounds,
+    mapped,
+    scrambled,
+    sorting,
+    spread,
+)
 from finops_pipeline.accounting.config import AccountingConfig, Quantity
 from finops_pipeline.accounting.energy import WindowCounter, counter_of, stretch_energy
 from finops_pipeline.accounting.exact import half_even_div
@@ -46,6 +56,8 @@ class Pieces:
 
     device: Ints
     window: Ints
+    cell: Ints
+    """device x windows + window: its place in a table of devices x windows, laid flat"""
     begin: Ints
     end: Ints
     """ms from the hour's start"""
@@ -176,9 +188,9 @@ def _held_windows(holding: Holding, timeline: Timeline, config: AccountingConfig
     held = np.zeros((len(timeline.devices), config.windows), dtype=bool)
     by_events = held.copy()
     cell, holder = holding.claims.cell, holding.claims.holder
-    held[holding.cells.device[cell], holding.cells.window[cell]] = True
-    cell = cell[holder < len(holding.intervals)]
-    by_events[holding.cells.device[cell], holding.cells.window[cell]] = True
+    place = holding.cells.device * config.windows + holding.cells.window
+    held.ravel()[place[cell]] = True
+    by_events.ravel()[place[cell[holder < len(holding.intervals)]]] = True
     return held, by_events
 
 
@@ -190,7 +202,9 @@ def _settled(filled: Filled, held_by_events: Bools) -> Measure:
 
 def _modelled(power: Measure, ever_read: Bools, held: Bools, timeline: Timeline, config: AccountingConfig) -> Measure:
     """Power of devices that never tell it: the watts of their model while somebody holds them (A13 rung 5)."""
-    milliwatts = np.array([_milli(config.watts(model)) for model in timeline.devices.model.tolist()], dtype=np.int64)
+    milliwatts = np.array(
+        mapped(lambda name: _milli(config.watts(name)), timeline.devices.model.tolist()), dtype=np.int64
+    )
     use = (~ever_read & (milliwatts > 0))[:, None] & held
     method = np.where(use, np.int8(Method.MODELLED), power.method)
     return Measure(np.where(use, milliwatts[:, None], power.value), method)
@@ -203,45 +217,49 @@ def _milli(watts: Decimal | None) -> int:
 def _power_limits(timeline: Timeline, config: AccountingConfig) -> Ints:
     """MW of each board; 0 is no limit."""
     limits = np.zeros(len(timeline.boards), dtype=np.int64)
-    of_devices = [_milli(config.limit(model).power_w) for model in timeline.devices.model.tolist()]
+    of_devices = mapped(lambda model: _milli(config.limit(model).power_w), timeline.devices.model.tolist())
     limits[timeline.board] = np.array(of_devices, dtype=np.int64)
     return limits
 
 
 def _pieces(holding: Holding, timeline: Timeline, visible: Bools, config: AccountingConfig) -> Pieces:
     """Cells merged where the holders of the board's devices stay the same, one element a holder."""
-    cells, claims = holding.cells, holding.claims
+    of, claims = holding.cells, holding.claims
+    cell = of.device * config.windows + of.window
+    seen = visible.ravel()[cell]
     who = holding.holder_numbers()[claims.holder]
-    begins = np.searchsorted(cells.device, np.arange(len(timeline.devices)))
+    begins = np.searchsorted(of.device, np.arange(len(timeline.devices)))
     leader = begins[np.searchsorted(timeline.board, timeline.board)]
-    board_cell = np.arange(len(cells)) + (leader - begins)[cells.device]
-    mark = np.zeros(len(cells), dtype=np.uint64)
-    np.add.at(mark, board_cell[claims.cell], scrambled((who << 32) + cells.device[claims.cell]))
+    board_cell = np.arange(len(of)) + (leader - begins)[of.device]
+    mark = np.zeros(len(of), dtype=np.uint64)
+    np.add.at(mark, board_cell[claims.cell], scrambled((who << 32) + of.device[claims.cell]))
     mark = mark[board_cell]
-    first, last = group_bounds(changes(cells.device, cells.window, mark))
-    piece_of = np.full(len(cells), -1, dtype=np.int64)
+    first, last = group_bounds(changes(of.device, of.window, mark))
+    piece_of = np.full(len(of), -1, dtype=np.int64)
     piece_of[first] = np.arange(len(first))
     on_first = piece_of[claims.cell] >= 0
     piece = piece_of[claims.cell[on_first]]
     holder, interval = who[on_first], claims.holder[on_first]
     units = matched_units(holding, config)[on_first]
     holders = np.bincount(piece, minlength=len(first))
-    alone = np.flatnonzero((holders == 0) & visible[cells.device[first], cells.window[first]])
+    alone = np.flatnonzero((holders == 0) & seen[first])
     piece = np.concatenate([piece, alone])
     holder = np.concatenate([holder, np.full(len(alone), NOBODY)])
     interval = np.concatenate(
         [np.where(interval < len(holding.intervals), interval, NOBODY), np.full(len(alone), NOBODY)]
     )
     units = np.concatenate([units, np.zeros(len(alone), dtype=np.int64)])
-    order = np.lexsort((holder, piece))
-    order = order[visible[cells.device[first[piece[order]]], cells.window[first[piece[order]]]]]
+    order = np.argsort(piece, kind="stable")
+    order = order[sorting(piece[order], holder[order])]
+    order = order[seen[first[piece[order]]]]
     piece, holder, interval, units = piece[order], holder[order], interval[order], units[order]
     here = first[piece]
     return Pieces(
-        device=cells.device[here],
-        window=cells.window[here],
-        begin=cells.begin[here],
-        end=cells.end[last[piece]],
+        device=of.device[here],
+        window=of.window[here],
+        cell=cell[here],
+        begin=of.begin[here],
+        end=of.end[last[piece]],
         holder=holder,
         interval=interval,
         holders=np.maximum(holders[piece], 1),
@@ -263,15 +281,14 @@ def _with_energy(
 ) -> tuple[Pieces, Bools]:
     """Energy of each piece (A20), and the devices x windows for which it was modelled by the holder's class."""
     board = timeline.board[pieces.device]
-    at = (pieces.device, pieces.window)
-    milliwatts, known = power.value[at], power.known[at]
+    milliwatts, known = power.value.ravel()[pieces.cell], power.known.ravel()[pieces.cell]
     by_class = _class_watts(pieces, holding, timeline, config)
     use = ~known & ~ever_read[pieces.device] & (by_class > 0)
     energy, energy_known = stretch_energy(
         counter, board, pieces.begin, pieces.end, np.where(use, by_class, milliwatts), known | use
     )
     modelled = np.zeros((len(timeline.devices), config.windows), dtype=bool)
-    modelled[pieces.device[use], pieces.window[use]] = True
+    modelled.ravel()[pieces.cell[use]] = True
     return replace(pieces, energy=energy, energy_known=energy_known), modelled
 
 
@@ -281,15 +298,17 @@ def _class_watts(pieces: Pieces, holding: Holding, timeline: Timeline, config: A
     Class watts are those of one unit; a MIG device, or one with several holders, has only its model's (A20).
     """
     milliwatts = np.zeros(len(pieces.device), dtype=np.int64)
+    classes = (name or "" for name in holding.intervals.placed_class.tolist())
+    per_unit = mapped(lambda name: _milli(config.watts(name)), classes)
+    if not any(per_unit):
+        return milliwatts
     held = np.flatnonzero(pieces.holder != NOBODY)
-    window = pieces.device * config.windows + pieces.window
-    windows = len(timeline.devices) * config.windows
+    window, windows = pieces.cell, len(timeline.devices) * config.windows
     lowest, highest = np.full(windows, len(pieces.device)), np.full(windows, NOBODY)
     np.minimum.at(lowest, window[held], np.where(pieces.holders[held] > 1, NOBODY, pieces.holder[held]))
     np.maximum.at(highest, window[held], pieces.holder[held])
     whole = timeline.devices.instance[pieces.device[held]] == ""
     held = held[(lowest == highest)[window[held]] & (pieces.interval[held] != NOBODY) & whole]
-    per_unit = [_milli(config.watts(name or "")) for name in holding.intervals.placed_class.tolist()]
     watts = np.array([*per_unit, 0], dtype=np.int64)[pieces.interval[held]]
     of_window = np.zeros(windows, dtype=np.int64)
     of_window[window[held]] = half_even_div(watts * pieces.units[held], NANO)

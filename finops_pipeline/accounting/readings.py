@@ -26,6 +26,7 @@ from finops_pipeline.accounting.arrays import (
     group_bounds,
     grouped,
     ints,
+    mapped,
     position_in_group,
     scrambled,
     spread,
@@ -318,10 +319,13 @@ def _label_columns(series: pa.Table, config: AccountingConfig) -> _LabelColumns:
     columns = {name: np.full(len(series), "", dtype=object) for name in wanted}
     pairs = whole(series["labels"]).cast(pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())])))
     parents = ints(pc.list_parent_indices(pairs))
-    keys, values = (texts(part) for part in pairs.flatten().flatten())
-    for name in wanted:
-        mask = keys == name
-        columns[name][parents[mask]] = values[mask]
+    keys, values = pairs.flatten().flatten()
+    keys, values = keys.dictionary_encode(), texts(values)
+    code = ints(keys.indices)
+    for number, name in enumerate(keys.dictionary.to_pylist()):
+        if name in wanted:
+            mask = code == number
+            columns[name][parents[mask]] = values[mask]
     return _LabelColumns(columns, len(series))
 
 
@@ -340,8 +344,10 @@ def _devices(
     facts = [best[device] for device in range(len(keys))]
     parts = [key.partition("/") for key in keys]
     slices = [
-        profile_slices(profile) if instance else config.slices(model)
-        for (_, model, _, profile), (_, _, instance) in zip(facts, parts, strict=True)
+        profile_slices(profile) if instance else card
+        for (_, _, _, profile), (_, _, instance), card in zip(
+            facts, parts, mapped(config.slices, (model for _, model, _, _ in facts)), strict=True
+        )
     ]
     return Devices(
         key=np.array(keys, dtype=object),
@@ -367,6 +373,8 @@ def _telling_rows(samples: _Samples, device_of_row: Ints, set_of_row: Ints) -> I
 
 def _instants(device: Ints, at: Ints, label: Ints, sets: LabelSets) -> tuple[Ints, Ints, Ints]:
     """Unique (device, instant) with the labels of all samples then (A7)."""
+    if _ascending(device, at):
+        return device, at, label
     order = np.lexsort((label, at, device))
     device, at, label = device[order], at[order], label[order]
     fresh = changes(device, at, label)
@@ -385,8 +393,7 @@ def _rejections(
 ) -> npt.NDArray[np.int8] | None:
     """Index into REASONS for each sample, -1 for a reading; None if all are readings (A10)."""
     ceiling = np.full((len(devices), len(Quantity)), LARGEST)
-    for position, model in enumerate(devices.model.tolist()):
-        limit = config.limit(model)
+    for position, limit in enumerate(mapped(config.limit, devices.model.tolist())):
         if limit.power_w is not None:
             ceiling[position, Quantity.POWER] = np.float64(limit.power_w * Decimal("1.5"))
         if limit.memory_gb is not None:
@@ -421,13 +428,17 @@ def _rejections(
 
 def _stitch(owner: Ints, at: Ints, value: Ints) -> Readings:
     """Several values of one owner at one instant are one reading: the highest (A7)."""
-    ascending = (owner[1:] > owner[:-1]) | ((owner[1:] == owner[:-1]) & (at[1:] > at[:-1]))
-    if ascending.all():
+    if _ascending(owner, at):
         return Readings(owner, at, value)
     order = np.lexsort((value, at, owner))
     owner, at, value = owner[order], at[order], value[order]
     last = group_bounds(changes(owner, at))[1]
     return Readings(owner[last], at[last], value[last])
+
+
+def _ascending(owner: Ints, at: Ints) -> bool:
+    """By owner and instant, each pair once."""
+    return bool(((owner[1:] > owner[:-1]) | ((owner[1:] == owner[:-1]) & (at[1:] > at[:-1]))).all())
 
 
 def _process_rows(device: Ints, at: Ints, value: Ints, label_set: Ints) -> ProcessReadings:

@@ -31,9 +31,9 @@ def samples_table(
     config: AccountingConfig,
 ) -> pa.Table:
     """GPU_SAMPLES, ascending by device and window. Of several holders the first by name stands in the row."""
-    device, window = np.nonzero(found.visible)
-    at = (device, window)
-    devices, label = timeline.devices, holding.window_set[at]
+    at = np.flatnonzero(found.visible)
+    device, window = np.divmod(at, config.windows)
+    devices, label = timeline.devices, holding.window_set.ravel()[at]
     first = [min(members).split("/", 1) if members else [None, None] for members in timeline.sets.members]
     holder = _first_holders(found)[at]
     tenants, deployments = _holder_facts(holding, owners)
@@ -56,7 +56,7 @@ def samples_table(
             "utilization": _number(found.utilization, at, 1e6),
             "memory_used_gb": _number(found.memory, at, 1024.0 * 1024.0),
             "power_w": _number(found.power, at, 1e3),
-            "estimated": pa.array(found.estimated[at] | found.missing[at]),
+            "estimated": pa.array((found.estimated | found.missing).ravel()[at]),
             "method": _methods(found, at),
         },
         schema=GPU_SAMPLES,
@@ -72,30 +72,29 @@ def _coded(texts: Texts, index: Ints) -> Column:
     return pa.DictionaryArray.from_arrays(indices, pa.array(values.tolist(), pa.string()))
 
 
-def _number(measure: Measure, at: tuple[Ints, Ints], scale: float) -> Column:
-    return pa.array(measure.value[at] / scale, pa.float64(), mask=~measure.known[at])
+def _number(measure: Measure, at: Ints, scale: float) -> Column:
+    return pa.array(measure.value.ravel()[at] / scale, pa.float64(), mask=~measure.known.ravel()[at])
 
 
-def _methods(found: HourPieces, at: tuple[Ints, Ints]) -> Column:
-    code = np.where(found.missing[at], MISSING_BIT, 0)
+def _methods(found: HourPieces, at: Ints) -> Column:
+    code = np.where(found.missing, MISSING_BIT, 0)
     for bit, rung in enumerate(RUNGS):
-        code += found.rungs[rung][at].astype(np.int64) << bit
+        code[found.rungs[rung]] += 1 << bit
     texts = [
         "+".join([rung.name.lower() for bit, rung in enumerate(RUNGS) if number >> bit & 1])
         for number in range(MISSING_BIT)
     ]
     texts[0] = "measured"
     names = np.array([*texts, *["missing"] * MISSING_BIT], dtype=object)
-    return _coded(names, code)
+    return _coded(names, code.ravel()[at])
 
 
 def _first_holders(found: HourPieces) -> Ints:
-    """The first holder in each window: devices x windows, NOBODY where there is none."""
-    holders = np.full(found.visible.shape, NOBODY, dtype=np.int64)
+    """The first holder in each window: devices x windows laid flat, NOBODY where there is none."""
+    holders = np.full(found.visible.size, NOBODY, dtype=np.int64)
     held = np.flatnonzero(found.pieces.holder != NOBODY)
-    device, window = found.pieces.device[held], found.pieces.window[held]
-    first = held[changes(device, window)]
-    holders[found.pieces.device[first], found.pieces.window[first]] = found.pieces.holder[first]
+    first = held[changes(found.pieces.cell[held])]
+    holders[found.pieces.cell[first]] = found.pieces.holder[first]
     return holders
 
 

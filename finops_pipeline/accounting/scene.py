@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from finops_pipeline.accounting.around import Timeline
-from finops_pipeline.accounting.arrays import Bools, Ints, Texts, changes, grouped
+from finops_pipeline.accounting.arrays import Bools, Ints, Texts, changes, grouped, sorting
 from finops_pipeline.accounting.config import RATIO, AccountingConfig
 from finops_pipeline.accounting.deployments import PodOwner
 from finops_pipeline.accounting.exact import hour_text
@@ -220,7 +220,7 @@ def sums(keys: tuple[Ints, ...], begin: Ints, end: Ints, amount: Ints) -> Sums:
 
 def stretches(keys: tuple[Ints, ...], begin: Ints, end: Ints) -> Sums:
     """Elements of equal keys that follow each other without a break, as one; each element once."""
-    order = np.lexsort((begin, *keys[::-1]))
+    order = sorting(*keys, begin)
     fresh = changes(*(key[order] for key in keys))
     fresh[1:] |= begin[order][1:] != end[order][:-1]
     number = np.zeros(len(order), dtype=np.int64)

@@ -25,6 +25,7 @@ from finops_pipeline.accounting.arrays import (
     Texts,
     changes,
     grouped,
+    mapped,
 )
 from finops_pipeline.accounting.config import FINE, AccountingConfig, Quantity
 from finops_pipeline.accounting.deployments import PodOwner
@@ -113,20 +114,19 @@ def _totals(group: Ints, groups: int, amount: Ints, known: Bools) -> tuple[Ints,
 
 def _device_times(pieces: Pieces, found: HourPieces) -> dict[str, Bools]:
     """Which pieces count for which column of device time; an instance or a shared device counts whole (A15)."""
-    at = (pieces.device, pieces.window)
-    missing, estimated = found.missing[at], found.estimated[at]
+    missing, estimated = found.missing.ravel()[pieces.cell], found.estimated.ravel()[pieces.cell]
     masks = {"measured_ms": ~missing & ~estimated, "estimated_ms": estimated, "missing_ms": missing}
-    return masks | {f"{rung.name.lower()}_ms": found.rungs[rung][at] for rung in RUNGS}
+    return masks | {f"{rung.name.lower()}_ms": found.rungs[rung].ravel()[pieces.cell] for rung in RUNGS}
 
 
 def _used(pieces: Pieces, found: HourPieces) -> Amounts:
     """What the whole device used in each piece; energy is the board's."""
-    at = (pieces.device, pieces.window)
+    at = pieces.cell
     span = pieces.end - pieces.begin
     return {
         "time": (span, np.ones(len(span), dtype=bool)),
-        "activity": (found.utilization.value[at] * span, found.utilization.known[at]),
-        "memory": (found.memory.value[at] * span, found.memory.known[at]),
+        "activity": (found.utilization.value.ravel()[at] * span, found.utilization.known.ravel()[at]),
+        "memory": (found.memory.value.ravel()[at] * span, found.memory.known.ravel()[at]),
         "energy": (pieces.energy, pieces.energy_known),
     }
 
@@ -146,7 +146,7 @@ def _shares(
     device, window, holders = pieces.device[rows], pieces.window[rows], pieces.holders[rows]
     board = timeline.board[device]
     slices = timeline.devices.slices[device]
-    card = np.array([config.slices(model) for model in timeline.devices.model.tolist()], dtype=np.int64)[device]
+    card = np.array(mapped(config.slices, timeline.devices.model.tolist()), dtype=np.int64)[device]
     instance = timeline.devices.instance[device] != ""
     part, whole = np.where(instance, slices, 1), np.where(instance, card, 1)
     on_board = np.zeros((len(timeline.boards), found.visible.shape[1]), dtype=np.int64)
@@ -305,7 +305,7 @@ def fleet_states(
 ) -> pa.Table:
     """FLEET_STATES: visible device time by model, and what it was (A17, A18, A21)."""
     cells = holding.cells
-    seen = np.flatnonzero(found.visible[cells.device, cells.window])
+    seen = np.flatnonzero(found.visible.ravel()[cells.device * config.windows + cells.window])
     models, model_of = np.unique(timeline.devices.model.astype(str), return_inverse=True)
     totals = np.zeros((len(models), len(State)), dtype=np.int64)
     state = _paid_states(holding, owners)

@@ -36,9 +36,10 @@ MINUTE_MS = 60_000
 def held_but_idle(scene: Scene) -> Iterator[Finding]:
     """A row for each device and holder with long idle stretches."""
     pieces, utilization = scene.found.pieces, scene.found.utilization
-    at = (pieces.device, pieces.window)
-    known = (utilization.method[at] == Method.MEASURED) | (utilization.method[at] == Method.LINEAR)
-    rows = np.flatnonzero((pieces.holder != NOBODY) & known & (utilization.value[at] < scene.threshold))
+    method = utilization.method.ravel()[pieces.cell]
+    known = (method == Method.MEASURED) | (method == Method.LINEAR)
+    idle = utilization.value.ravel()[pieces.cell] < scene.threshold
+    rows = np.flatnonzero((pieces.holder != NOBODY) & known & idle)
     device, holder = pieces.device[rows], pieces.holder[rows]
     runs = stretches((holder, device), pieces.begin[rows], pieces.end[rows])
     long = runs.total >= scene.config.findings.idle_minutes * MINUTE_MS

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from finops_pipeline.accounting.arrays import Ints, changes, firsts, group_bounds, spread
+from finops_pipeline.accounting.arrays import Ints, changes, firsts, group_bounds, sorting, spread
 from finops_pipeline.accounting.config import Quantity
 from finops_pipeline.accounting.exact import HOUR_MS
 from finops_pipeline.accounting.holding import NOBODY
@@ -63,7 +63,7 @@ def _still(readings: Readings, place: Ints, start: int) -> tuple[Ints, Ints, Int
     several = last > first
     first, last = first[several], last[several]
     board = place[readings.owner[first]]
-    order = np.lexsort((readings.at[first], board))
+    order = sorting(board, readings.at[first])
     return board[order], (readings.at[first] - start)[order], (readings.at[last] - start)[order]
 
 

@@ -68,7 +68,6 @@ def tenant_month(admin_url: str) -> list[str]:
 def book_an_hour(url: str, home: Path) -> float:
     """Seconds of one hour's booking, from the ledger's lock to its commit."""
     from contextlib import ExitStack
-    from dataclasses import replace
     from threading import Event
 
     from assets import allocation, events, records, samples, series, usage
@@ -88,8 +87,7 @@ def book_an_hour(url: str, home: Path) -> float:
         site = Site(Lake(home / "lake"), database, {fleet.CLUSTER: door}, config, lambda: now)
         series.land(site, fleet.CLUSTER, [fleet.START], Event())
         records.land_records(site, fleet.CLUSTER, [fleet.START])
-        around = samples.Summaries(site, fleet.CLUSTER)
-        samples.sample(replace(site), fleet.CLUSTER, fleet.START, around)
+        list(samples.sample_all(site, fleet.CLUSTER, [fleet.START]))
         usage.use(site, fleet.CLUSTER, fleet.START)
         allocation.price(site, fleet.CLUSTER, fleet.START)
         began = time.perf_counter()
