@@ -40,6 +40,7 @@ from finops_pipeline.accounting.config import AccountingConfig, CardLimit, Findi
 from finops_pipeline.errors import UsageError
 
 CLUSTER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+BUCKET_NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
 def load_settings(environ: Mapping[str, str]) -> Settings:
@@ -97,6 +98,17 @@ def _secret_url(schemes: frozenset[str], example: str) -> AfterValidator:
         return secret
 
     return AfterValidator(check)
+
+
+def _bucket(text: str) -> str:
+    bucket, _, prefix = text.removeprefix("s3://").rstrip("/").partition("/")
+    if "@" in text:
+        raise ValueError("an address without keys; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+    if not BUCKET_NAME.fullmatch(bucket):
+        raise ValueError("s3://bucket/prefix, a bucket's name being 3 to 63 small letters, digits, `.`, `-`")
+    if prefix and (not {"", ".", ".."}.isdisjoint(prefix.split("/")) or "?" in prefix or "#" in prefix):
+        raise ValueError("s3://bucket/prefix, the prefix being names with one `/` between them, without `?` and `#`")
+    return text.rstrip("/")
 
 
 def _existing_file(path: Path) -> Path:
@@ -172,7 +184,9 @@ class Settings(BaseModel):
         description="the address is Thanos: ask for raw, deduplicated data and no partial answers",
     )
     lake_url: str | None = Field(
-        None, alias="FINOPS_LAKE_URL", description="folder of the Parquet lake; `lake` under FINOPS_HOME by default"
+        None,
+        alias="FINOPS_LAKE_URL",
+        description="folder of the Parquet lake, or s3://bucket/prefix; `lake` under FINOPS_HOME by default",
     )
     platform_tenant: UUID | None = Field(
         None,
@@ -226,9 +240,11 @@ class Settings(BaseModel):
 
     @field_validator("lake_url")
     @classmethod
-    def _local_folder(cls, text: str | None) -> str | None:
+    def _folder_or_bucket(cls, text: str | None) -> str | None:
+        if text and text.startswith("s3://"):
+            return _bucket(text)
         if text and "://" in text and not text.startswith("file://"):
-            raise ValueError("a folder; object stores are not supported yet")
+            raise ValueError("a folder, or s3://bucket/prefix")
         return text
 
     @model_validator(mode="after")
@@ -242,8 +258,10 @@ class Settings(BaseModel):
         return self
 
     @property
-    def lake_folder(self) -> Path:
-        """The lake's folder."""
+    def lake_folder(self) -> Path | str:
+        """The lake's folder, or its `s3://bucket/prefix`."""
+        if self.lake_url and self.lake_url.startswith("s3://"):
+            return self.lake_url
         return Path(self.lake_url.removeprefix("file://")) if self.lake_url else self.home / "lake"
 
     @property
@@ -473,6 +491,6 @@ def _one_line(error: ValidationError, given: Mapping[str, str]) -> str:
         return message
     variable = str(first["loc"][0])
     secret = "SecretStr" in str(Settings.model_fields[VARIABLES[variable]].annotation)
-    value = "not shown here" if secret else repr(re.sub(r"//[^/@]*@", "//***@", given[variable]))
+    value = "not shown here" if secret else repr(re.sub(r"//[^@,]*@", "//***@", given[variable]))
     expected = message if first["type"] == "value_error" else message[0].lower() + message[1:]
     return f"{variable} is {value}: expected {expected.removeprefix('input should be ')}"

@@ -1,6 +1,7 @@
 """`finops doctor`: asks every system that the settings name, and says in plain words what is wrong and what to set.
 
-It looks and changes nothing. Whatever breaks is a remark: one check that fails never stops the others.
+It looks and changes nothing; under a lake in a bucket it writes a small object, and removes it. Whatever breaks is a
+remark: one check that fails never stops the others.
 What belongs here: the sequence. What does not: the checks, a module each, and the judgement of DCGM series
 (`accounting.diagnosis`).
 """
@@ -40,5 +41,5 @@ def diagnose(
     else:
         remarks += guarded("bundle", "files", lambda: bundle_remarks(bundle, now))
     remarks += database_remarks(settings, models, now_ms, platform=bundle is None)
-    remarks += guarded("lake", "folder", lambda: lake_remarks(settings, now))
+    remarks += guarded("lake", "access", lambda: lake_remarks(settings, now))
     return remarks

@@ -21,6 +21,7 @@ from finops_pipeline.doctor.report import age_text
 from finops_pipeline.errors import FinopsError, UsageError
 from finops_pipeline.settings import Settings, accounting_tables, load_settings, read_toml
 from resources.lake import Lake
+from resources.lake_bucket import Bucket
 
 ROOM_BYTES: Final = 1 << 30
 
@@ -82,7 +83,13 @@ def config_of(settings: Settings, remarks: list[Remark]) -> AccountingConfig:
 
 
 def lake_remarks(settings: Settings, now: int) -> Iterable[Remark]:
-    folder = settings.lake_folder.absolute()
+    place = settings.lake_folder
+    if isinstance(place, str):
+        Bucket(place).try_out()
+        yield Remark(Level.OK, "bucket", f"an object was written, read and removed under {place}")
+        yield from _landed(Lake(place), now)
+        return
+    folder = place.absolute()
     ground = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not ground.is_dir() or not os.access(ground, os.W_OK | os.X_OK):
         yield Remark(
@@ -104,8 +111,12 @@ def lake_remarks(settings: Settings, now: int) -> Iterable[Remark]:
         f"{folder} can be written{'' if folder.exists() else ' (the first run makes it)'}, {free / (1 << 30):.1f} GB free",
         "make room, or FINOPS_LAKE_URL on another disk" if free < ROOM_BYTES else "",
     )
-    lake = Lake(folder)
-    for cluster in lake.clusters("dcgm_series") if folder.exists() else ():
+    if folder.exists():
+        yield from _landed(Lake(folder), now)
+
+
+def _landed(lake: Lake, now: int) -> Iterable[Remark]:
+    for cluster in lake.clusters("dcgm_series"):
         hours = lake.hours("dcgm_series", cluster)
         age = timedelta(milliseconds=now - hours[-1] - HOUR_MS)
         yield Remark(

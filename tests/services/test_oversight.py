@@ -322,7 +322,7 @@ def test_the_commands(
     site: Site, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("EAI_DATABASE_URL", url)
-    monkeypatch.setenv("FINOPS_HOME", str(site.lake.root.parent))
+    monkeypatch.setenv("FINOPS_HOME", str(Path(site.lake.where).parent))
 
     def finops(*arguments: str) -> str:
         cli.app(list(arguments), standalone_mode=False)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 
@@ -16,7 +16,10 @@ import pytest
 
 from contracts.lake import TABLES
 from finops_pipeline.errors import FinopsError
-from resources.lake import HOUR_MS, LEFTOVER_SECONDS, Lake
+from resources.lake import Lake
+from resources.lake_folder import LEFTOVER_SECONDS
+from resources.lake_layout import HOUR_MS
+from tests.services.s3_server import S3Server
 
 H10 = 1_790_848_800_000  # 2026-10-01T10:00:00Z
 FLEET = TABLES["fleet_hours"]
@@ -35,9 +38,34 @@ def series(values: list[float]) -> pa.Table:
     )
 
 
+@pytest.fixture(scope="module")
+def store() -> Iterator[S3Server]:
+    with S3Server() as server:
+        server.make_bucket("lakes")
+        yield server
+
+
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path / "it's [a] *lake?")
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "it's [a] *lake?"
+
+
+@pytest.fixture
+def in_folder(folder: Path) -> Lake:
+    return Lake(folder)
+
+
+@pytest.fixture
+def in_bucket(store: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    for name, text in store.environment().items():
+        monkeypatch.setenv(name, text)
+    return Lake(f"s3://lakes/{tmp_path.name}/it's [a] *lake?")
+
+
+@pytest.fixture(params=["in_folder", "in_bucket"])
+def lake(request: pytest.FixtureRequest) -> Lake:
+    found: Lake = request.getfixturevalue(request.param)
+    return found
 
 
 def test_what_is_written_is_read_back_with_units_and_documentation(lake: Lake) -> None:
@@ -66,29 +94,35 @@ def test_a_second_write_replaces_the_whole_hour(lake: Lake) -> None:
 
 
 def test_the_same_rows_give_the_same_bytes(lake: Lake) -> None:
-    path = lake.root / "fleet_hours" / "cluster=dc1" / "hour=2026-10-01T10Z" / "data.parquet"
-    lake.write("fleet_hours", "dc1", H10, fleet())
-    first = path.read_bytes()
-    lake.write("fleet_hours", "dc1", H10, fleet())
-    assert path.read_bytes() == first
+    def written() -> bytes:
+        lake.write("fleet_hours", "dc1", H10, fleet())
+        with lake._files.open("fleet_hours/cluster=dc1/hour=2026-10-01T10Z/data.parquet") as file:
+            return bytes(file.read())
+
+    assert written() == written()
 
 
 def test_hours_and_clusters_are_what_landed(lake: Lake) -> None:
     odd = "eu/west 1=é%2F"
     for cluster, hour in (("dc1", H10 + HOUR_MS), ("dc1", H10), (odd, H10)):
         lake.write("fleet_hours", cluster, hour, fleet(cluster, hour))
-    (lake.root / "fleet_hours" / "cluster=dc1" / "hour=2026-10-01T09Z").mkdir()
-    (lake.root / "fleet_hours" / "cluster=empty").mkdir()
+    lake.write("fleet_hours", "gone", H10, fleet("gone"))
+    lake.drop("fleet_hours", "gone", H10)
     assert lake.hours("fleet_hours", "dc1") == [H10, H10 + HOUR_MS]
     assert lake.hours("fleet_hours", "nowhere") == []
     assert lake.clusters("fleet_hours") == ["dc1", odd]
     assert lake.clusters("gpu_usage") == []
-    assert {path.parent.parent for path in lake.root.rglob("*.parquet")} == set(
-        (lake.root / "fleet_hours").glob("*")
-    ) - {lake.root / "fleet_hours" / "cluster=empty"}
     back = lake.read("fleet_hours", odd, H10)
     assert back is not None
     assert back["cluster"].to_pylist() == [odd]
+
+
+def test_folders_without_a_file_are_not_there(in_folder: Lake, folder: Path) -> None:
+    in_folder.write("fleet_hours", "dc1", H10, fleet())
+    (folder / "fleet_hours" / "cluster=dc1" / "hour=2026-10-01T09Z").mkdir()
+    (folder / "fleet_hours" / "cluster=empty").mkdir()
+    assert in_folder.hours("fleet_hours", "dc1") == [H10]
+    assert in_folder.clusters("fleet_hours") == ["dc1"]
 
 
 def test_drop_forgets_one_hour(lake: Lake) -> None:
@@ -140,8 +174,9 @@ def test_unknown_tables_and_odd_hours_are_defects(lake: Lake) -> None:
         lake.read("fleet_hours", "dc1", H10 + 1)
 
 
-def test_a_writer_killed_in_the_middle_leaves_the_old_hour(lake: Lake) -> None:
+def test_a_writer_killed_in_the_middle_leaves_the_old_hour(in_folder: Lake, folder: Path) -> None:
     """SIGKILL between the bytes and the rename: the worst moment."""
+    lake = in_folder
     lake.write("fleet_hours", "dc1", H10, fleet())
     script = textwrap.dedent(
         f"""
@@ -150,10 +185,10 @@ def test_a_writer_killed_in_the_middle_leaves_the_old_hour(lake: Lake) -> None:
         from tests_lake_rows import rows
         from resources.lake import Lake
         Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-        Lake({str(lake.root)!r}).write("fleet_hours", "dc1", {H10}, rows)
+        Lake({lake.where!r}).write("fleet_hours", "dc1", {H10}, rows)
         """
     )
-    module = lake.root.parent / "tests_lake_rows.py"
+    module = folder.parent / "tests_lake_rows.py"
     module.write_text(
         "import pyarrow as pa\nfrom contracts.lake import TABLES\nrows = TABLES['fleet_hours'].empty_table()\n"
     )
@@ -164,8 +199,8 @@ def test_a_writer_killed_in_the_middle_leaves_the_old_hour(lake: Lake) -> None:
         check=False,
     )
     assert killed.returncode == -signal.SIGKILL
-    folder = lake.root / "fleet_hours" / "cluster=dc1" / "hour=2026-10-01T10Z"
-    (leftover,) = folder.glob("*.tmp")
+    hour = folder / "fleet_hours" / "cluster=dc1" / "hour=2026-10-01T10Z"
+    (leftover,) = hour.glob("*.tmp")
     back = lake.read("fleet_hours", "dc1", H10)
     assert back is not None
     assert back.num_rows == 1
@@ -176,12 +211,13 @@ def test_a_writer_killed_in_the_middle_leaves_the_old_hour(lake: Lake) -> None:
     old = time.time() - LEFTOVER_SECONDS - 1
     os.utime(leftover, (old, old))
     lake.write("fleet_hours", "dc1", H10, fleet())
-    assert [path.name for path in folder.iterdir()] == ["data.parquet"]
+    assert [path.name for path in hour.iterdir()] == ["data.parquet"]
 
 
-def test_a_broken_file_is_named(lake: Lake) -> None:
+def test_a_broken_file_is_named(in_folder: Lake, folder: Path) -> None:
+    lake = in_folder
     lake.write("fleet_hours", "dc1", H10, fleet())
-    path = lake.root / "fleet_hours" / "cluster=dc1" / "hour=2026-10-01T10Z" / "data.parquet"
+    path = folder / "fleet_hours" / "cluster=dc1" / "hour=2026-10-01T10Z" / "data.parquet"
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(FinopsError, match=r"hour=2026-10-01T10Z/data\.parquet cannot be read"):
         lake.read("fleet_hours", "dc1", H10)
@@ -189,11 +225,14 @@ def test_a_broken_file_is_named(lake: Lake) -> None:
 
 def test_a_root_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(FinopsError, match="cannot write fleet_hours of dc1, 2026-10-01T10:00:00Z"):
+    with pytest.raises(
+        FinopsError,
+        match=r"fleet_hours/cluster=dc1/hour=2026-10-01T10Z/data\.parquet cannot be written: Not a directory",
+    ):
         Lake(tmp_path / "file").write("fleet_hours", "dc1", H10, fleet())
 
 
-def test_views_have_cluster_and_hour_and_open_only_the_files_they_need(lake: Lake) -> None:
+def test_views_have_cluster_and_hour(lake: Lake) -> None:
     for hour in range(5):
         start = H10 + hour * HOUR_MS
         lake.write("fleet_hours", "a b/c", start, fleet("a b/c", start))
@@ -203,23 +242,30 @@ def test_views_have_cluster_and_hour_and_open_only_the_files_they_need(lake: Lak
         "SELECT cluster, epoch_ms(hour), metric, len(\"values\") FROM dcgm_series WHERE hour = '2026-10-01 11:00:00Z'"
     )
     assert connection.sql(query).fetchall() == [("a b/c", H10 + HOUR_MS, "M", 2)]
-    assert "Scanning Files: 1/5" in connection.sql(f"EXPLAIN ANALYZE {query}").fetchall()[0][1]
     money = connection.sql("SELECT hour, visible FROM fleet_hours ORDER BY hour").to_arrow_table()
     assert money["visible"].to_pylist() == [Decimal("3600.000")] * 5
     assert str(money["hour"].type) == "timestamp[us, tz=UTC]"
 
 
-def test_a_view_of_a_table_without_files_is_empty_and_has_the_same_types(tmp_path: Path) -> None:
-    full, empty = Lake(tmp_path / "full"), Lake(tmp_path / "empty")
+def test_a_filter_on_the_hour_opens_only_the_files_it_needs(in_folder: Lake) -> None:
+    for hour in range(5):
+        in_folder.write("dcgm_series", "dc1", H10 + hour * HOUR_MS, series([1.0]))
+    query = "EXPLAIN ANALYZE SELECT * FROM dcgm_series WHERE hour = '2026-10-01 11:00:00Z'"
+    assert "Scanning Files: 1/5" in in_folder.connect().sql(query).fetchall()[0][1]
+
+
+def test_a_view_has_the_same_columns_with_and_without_files_in_a_folder_and_in_a_bucket(
+    in_folder: Lake, in_bucket: Lake, tmp_path: Path
+) -> None:
+    without = [Lake(tmp_path / "empty"), Lake(f"s3://lakes/{tmp_path.name}/empty")]
     for table, schema in TABLES.items():
-        full.write(table, "dc1", H10, schema.empty_table())
+        for lake in (in_folder, in_bucket):
+            lake.write(table, "dc1", H10, schema.empty_table())
+    connections = [lake.connect() for lake in (in_folder, in_bucket, *without)]
     for table in TABLES:
-        described = [
-            sorted(lake.connect([table]).sql(f"SELECT column_name, column_type FROM (DESCRIBE {table})").fetchall())
-            for lake in (full, empty)
-        ]
-        assert described[0] == described[1], table
-        assert empty.connect().sql(f"SELECT count(*) FROM {table}").fetchall() == [(0,)]
+        described = [connection.sql(f"DESCRIBE {table}").fetchall() for connection in connections]
+        assert described == [described[0]] * 4, table
+        assert [connection.sql(f"SELECT * FROM {table}").fetchall() for connection in connections] == [[]] * 4
 
 
 def test_duckdb_loads_nothing_from_outside(lake: Lake) -> None:

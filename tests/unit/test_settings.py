@@ -63,6 +63,14 @@ def test_everything_set(tmp_path: Path) -> None:
     assert renewed.get_secret_value() == "renewed"
 
 
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [("s3://bucket", "s3://bucket"), ("s3://my-bucket.1/a/b c/", "s3://my-bucket.1/a/b c"), ("far", Path("far"))],
+)
+def test_the_lake_is_in_a_folder_or_in_a_bucket(text: str, place: Path | str) -> None:
+    assert load_settings({"FINOPS_LAKE_URL": text}).lake_folder == place
+
+
 def test_secrets_are_in_no_repr() -> None:
     settings = load_settings(
         {
@@ -90,7 +98,12 @@ def test_secrets_are_in_no_repr() -> None:
         ("FINOPS_PROMETHEUS_TIMEOUT_SECONDS", "-1", "greater than or equal to 1"),
         ("FINOPS_PROMETHEUS_CA_FILE", "no/such.pem", "a file that exists"),
         ("FINOPS_CONFIG", "no/such.toml", "a file that exists"),
-        ("FINOPS_LAKE_URL", "s3://bucket/lake", "object stores are not supported yet"),
+        ("FINOPS_LAKE_URL", "gs://bucket/lake", "a folder, or s3://bucket/prefix"),
+        ("FINOPS_LAKE_URL", "s3://", "a bucket's name being 3 to 63"),
+        ("FINOPS_LAKE_URL", "s3://My_Bucket/lake", "a bucket's name being 3 to 63"),
+        ("FINOPS_LAKE_URL", "s3://bucket/a//b", "names with one `/` between them"),
+        ("FINOPS_LAKE_URL", "s3://bucket/../b", "names with one `/` between them"),
+        ("FINOPS_LAKE_URL", "s3://bucket/lake?region=eu", "without `?` and `#`"),
         ("FINOPS_MIN_COVERAGE", "1.5", "less than or equal to 1"),
         ("FINOPS_MIN_COVERAGE", "NaN", "finite"),
     ],
@@ -113,6 +126,8 @@ def test_a_wrong_value_is_one_line_with_the_variable_and_what_is_expected(
         ("EAI_DATABASE_URL", "postgresql://eai:s3cret@db:port/eai"),
         ("EAI_CLICKHOUSE_URL", "tcp://eai:s3cret@ch/eai"),
         ("FINOPS_PROMETHEUS_URLS", "dc1=http://eai:s3cret@a:9090"),
+        ("FINOPS_LAKE_URL", "s3://AKID:s3cret@bucket/lake"),
+        ("FINOPS_LAKE_URL", "s3://AKID:a/s3cret@bucket/lake"),
     ],
 )
 def test_a_wrong_value_with_a_secret_is_not_shown(variable: str, text: str) -> None:
