@@ -72,6 +72,12 @@ def _web_address(text: str) -> str:
     return text.rstrip("/")
 
 
+def _cluster(text: str) -> str:
+    if not CLUSTER_NAME.fullmatch(text):
+        raise ValueError("letters, digits, `.`, `_`, `-`, as in a cluster's name")
+    return text
+
+
 def _clusters(text: object) -> object:
     if not isinstance(text, str):
         return text
@@ -159,6 +165,16 @@ class Settings(BaseModel):
         default_factory=dict,
         alias="FINOPS_PROMETHEUS_URLS",
         description="`cluster=url`, comma separated; the first is the default cluster",
+    )
+    stated_default_cluster: Annotated[str, AfterValidator(_cluster)] | None = Field(
+        None,
+        alias="FINOPS_DEFAULT_CLUSTER",
+        description="the cluster that rows without one belong to, if not the first; the same in all code locations",
+    )
+    asset_prefix: Annotated[str, AfterValidator(_cluster)] | None = Field(
+        None,
+        alias="FINOPS_ASSET_PREFIX",
+        description="goes before the asset keys, where several code locations share a Dagster",
     )
     prometheus_token: SecretStr | None = Field(
         None, alias="FINOPS_PROMETHEUS_TOKEN", description="bearer token for Prometheus"
@@ -255,6 +271,11 @@ class Settings(BaseModel):
             raise ValueError("FINOPS_PROMETHEUS_USER is set beside a token: keep one of the two")
         if bool(self.prometheus_user) != bool(self.prometheus_password):
             raise ValueError("FINOPS_PROMETHEUS_USER and FINOPS_PROMETHEUS_PASSWORD go together: set both")
+        if self.asset_prefix and not self.stated_default_cluster:
+            raise ValueError(
+                "FINOPS_ASSET_PREFIX needs FINOPS_DEFAULT_CLUSTER, the same in all code locations: else rows without a"
+                " cluster would be charged by each of them"
+            )
         return self
 
     @property
@@ -271,8 +292,8 @@ class Settings(BaseModel):
 
     @property
     def default_cluster(self) -> str | None:
-        """The cluster that rows without one belong to: the first of `FINOPS_PROMETHEUS_URLS`."""
-        return next(iter(self.prometheus_urls), None)
+        """The cluster that rows without one belong to."""
+        return self.stated_default_cluster or next(iter(self.prometheus_urls), None)
 
     def bearer_token(self) -> SecretStr | None:
         """The token, read afresh from its file where one is named: a service account's token is renewed in place."""

@@ -22,10 +22,9 @@ from urllib.parse import urlsplit
 import duckdb
 import pyarrow as pa
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 
 from finops_pipeline.errors import SourceError, UsageError
-from resources.lake_layout import CLUSTER, FILE, HOUR, cluster_of, hour_of, viewed
+from resources.lake_layout import CLUSTER, FILE, HOUR, cluster_of, hour_of, viewed, write_parquet
 
 SCHEME: Final = "s3://"
 CONNECT_SECONDS: Final = 5
@@ -66,7 +65,7 @@ class Bucket:
     def publish(self, path: str, rows: pa.Table, *, synced: bool) -> None:  # noqa: ARG002 - the store acknowledges
         """Replace an object: a reader sees the old one or the new one."""
         buffer = pa.BufferOutputStream()
-        pq.write_table(rows, buffer, compression="zstd")
+        write_parquet(rows, buffer)
         self._put(path, buffer.getvalue())
 
     def open(self, path: str) -> pa.NativeFile:

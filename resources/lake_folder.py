@@ -19,10 +19,9 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 
 from finops_pipeline.errors import FinopsError
-from resources.lake_layout import CLUSTER, FILE, HOUR, viewed
+from resources.lake_layout import CLUSTER, FILE, HOUR, viewed, write_parquet
 
 LEFTOVER_SECONDS: Final = 900
 """A temporary file this old has no writer any more: writing one takes seconds."""
@@ -110,7 +109,7 @@ def _replace(target: Path, rows: pa.Table, *, synced: bool) -> None:
     temporary = target.with_name(f"{FILE}.{secrets.token_hex(8)}.tmp")
     try:
         with temporary.open("wb") as file:
-            pq.write_table(rows, file, compression="zstd")
+            write_parquet(rows, file)
             if synced:
                 file.flush()
                 os.fsync(file.fileno())

@@ -1,17 +1,19 @@
-"""Where the lake keeps what, in a folder and in a bucket alike.
+"""Where the lake keeps what, and how a file is encoded, in a folder and in a bucket alike.
 
     <table>/cluster=<percent-encoded>/hour=2026-10-01T10Z/data.parquet
 
-What belongs here: names, and the columns of the views. What does not: any file.
+What belongs here: names, encodings, and the columns of the views. What does not: where bytes go.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Final
+from functools import cache
+from typing import Any, Final
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 HOUR_MS: Final = 3_600_000
 FILE: Final = "data.parquet"
@@ -37,6 +39,36 @@ def hour_folder(hour_ms: int) -> str:
 
 def hour_of(folder: str) -> datetime:
     return datetime.strptime(folder, _HOUR_FOLDER).replace(tzinfo=UTC)
+
+
+def write_parquet(rows: pa.Table, sink: Any) -> None:
+    """One file: texts by dictionary, whole numbers and instants by their differences, floats split into bytes."""
+    dictionaries, encodings = _encodings(rows.schema)
+    coded: Any = dictionaries  # the stubs of pyarrow know a flag only
+    pq.write_table(rows, sink, compression="zstd", use_dictionary=coded, column_encoding=encodings)
+
+
+@cache
+def _encodings(schema: pa.Schema) -> tuple[list[str], dict[str, str]]:
+    """Columns with a dictionary, and how the others are encoded, by their paths."""
+    dictionaries, encodings = [], {}
+    for path, type_ in (leaf for field in schema for leaf in _leaves(field.name, field.type)):
+        if pa.types.is_floating(type_):
+            encodings[path] = "BYTE_STREAM_SPLIT"
+        elif pa.types.is_integer(type_) or pa.types.is_timestamp(type_):
+            encodings[path] = "DELTA_BINARY_PACKED"
+        elif not pa.types.is_boolean(type_):
+            dictionaries.append(path)
+    return dictionaries, encodings
+
+
+def _leaves(path: str, type_: pa.DataType) -> list[tuple[str, pa.DataType]]:
+    """The columns of a file that hold a field."""
+    if pa.types.is_list(type_):
+        return _leaves(f"{path}.list.element", type_.value_type)
+    if pa.types.is_map(type_):
+        return [*_leaves(f"{path}.key_value.key", type_.key_type), *_leaves(f"{path}.key_value.value", type_.item_type)]
+    return [(path, type_)]
 
 
 def viewed(schema: pa.Schema) -> pa.Schema:

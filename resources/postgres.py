@@ -480,6 +480,7 @@ def _engine(url: sa.URL) -> sa.Engine:
         url.update_query_dict({name: value for name, value in defaults.items() if name not in url.query}),
         connect_args={"prepare_threshold": None, "keepalives_idle": 30, "tcp_user_timeout": 60_000},
         pool_size=4,
+        max_overflow=4,
         pool_pre_ping=True,
     )
 

@@ -130,8 +130,9 @@ def _plain_literals(column: Column) -> Column:
     lists: Any = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     texts = pc.fill_null(lists.flatten().cast(TEXT), "NULL")
     offsets = np.append(0, np.cumsum(pc.list_value_length(lists).to_numpy(zero_copy_only=False)))
-    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), texts), ",")
-    return pc.binary_join_element_wise("{", joined, "}", "")
+    joined: Any = pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), texts), ",")
+    literals: Column = pc.binary_join_element_wise("{", joined, "}", "")
+    return literals
 
 
 def _rendered(name: str, oid: int) -> sql.Composable:

@@ -79,10 +79,12 @@ class Site:
     """how often a stage is tried again after a transient failure, beyond the tries of the door itself"""
     replica: Replica = field(default_factory=Replica)
     """where the ledger's copy in ClickHouse is"""
+    default_cluster: str | None = None
+    """whose rows without a cluster are, if not the first door's"""
 
     def is_default(self, cluster: str) -> bool:
         """Whether rows without a cluster are this one's."""
-        return cluster == next(iter(self.doors))
+        return cluster == (self.default_cluster or next(iter(self.doors)))
 
 
 def wall_clock_ms() -> int:
@@ -159,4 +161,6 @@ def open_site(settings: Settings, bundle_folder: Path | None = None) -> Iterator
     doors = {cluster: prometheus_door(settings, cluster) for cluster in settings.prometheus_urls}
     with open_database(settings) as database:
         database.follow_anchor()
-        yield Site(lake, database, doors, config, wall_clock_ms, replica=replica)
+        yield Site(
+            lake, database, doors, config, wall_clock_ms, replica=replica, default_cluster=settings.default_cluster
+        )

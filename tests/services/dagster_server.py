@@ -1,4 +1,7 @@
-"""A real `dagster dev` for tests: webserver, daemon and code server, in a session of its own; and its GraphQL API."""
+"""A real `dagster dev` for tests: webserver, daemon and code server, in a session of its own; and its GraphQL API.
+
+Also code servers that stand by themselves, each with an environment of its own.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +18,8 @@ from types import TracebackType
 from typing import Any, Self
 
 import requests
+from dagster._core.errors import DagsterUserCodeUnreachableError
+from dagster._grpc.client import DagsterGrpcClient
 
 from tests.services.prometheus_server import free_port
 
@@ -24,9 +29,13 @@ AS_FROM_A_TERMINAL = (
 """A process that a shell started in the background ignores SIGINT, and so would all its children."""
 
 
+MODULE = ("-m", "finops_pipeline.definitions")
+"""What is loaded unless a test says otherwise."""
+
+
 @dataclass
-class DagsterServer:
-    """`dagster dev` on loopback over the instance in `home`; a context manager that leaves no process behind.
+class DagsterProcess:
+    """A `dagster` command that serves on a loopback port; a context manager that leaves no process behind.
 
     It starts at once and takes its time: `wait` for it before the first question.
     """
@@ -38,16 +47,20 @@ class DagsterServer:
 
     @property
     def log(self) -> Path:
-        return self.home / "dagster-dev.log"
+        return self.home / f"{type(self).__name__}-{self.port}.log"
+
+    def arguments(self) -> Sequence[str]:
+        raise NotImplementedError
+
+    def answers(self) -> bool:
+        """Whether it is ready."""
+        raise NotImplementedError
 
     def __enter__(self) -> Self:
         program = str(Path(sys.executable).with_name("dagster"))
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-c", AS_FROM_A_TERMINAL, program, "dev"),
-                    *("-m", "finops_pipeline.definitions", "-h", "127.0.0.1", "-p", str(self.port)),
-                ],
+                [sys.executable, "-c", AS_FROM_A_TERMINAL, program, *self.arguments()],
                 env={**os.environ, **self.settings, "DAGSTER_HOME": str(self.home), "DAGSTER_DISABLE_TELEMETRY": "1"},
                 cwd=self.home,
                 stdout=log,
@@ -57,27 +70,16 @@ class DagsterServer:
         return self
 
     def wait(self, seconds: float = 150) -> None:
-        """Until the webserver answers and has loaded the definitions."""
+        """Until it is ready."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             assert self._process is not None
             if self._process.poll() is not None:
                 break
-            try:
-                if requests.get(f"http://127.0.0.1:{self.port}/server_info", timeout=5).ok:
-                    return
-            except requests.RequestException:
-                time.sleep(0.2)
-        raise RuntimeError(f"dagster dev does not get ready: {self.log.read_text()[-3000:]}")
-
-    def ask(self, query: str, **variables: object) -> Any:
-        """The data of a GraphQL answer without errors."""
-        answer = requests.post(
-            f"http://127.0.0.1:{self.port}/graphql", json={"query": query, "variables": variables}, timeout=60
-        ).json()
-        if "errors" in answer:
-            raise RuntimeError(f"GraphQL: {answer['errors']}")
-        return answer["data"]
+            if self.answers():
+                return
+            time.sleep(0.2)
+        raise RuntimeError(f"{type(self).__name__} does not get ready: {self.log.read_text()[-3000:]}")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -114,3 +116,43 @@ class DagsterServer:
             if int(session) == self._process.pid and state != "Z":
                 found.append(int(path.parent.name))
         return found
+
+
+@dataclass
+class DagsterServer(DagsterProcess):
+    """`dagster dev` on loopback over the instance in `home`."""
+
+    load: Sequence[str] = MODULE
+
+    def arguments(self) -> Sequence[str]:
+        return ["dev", *self.load, "-h", "127.0.0.1", "-p", str(self.port)]
+
+    def answers(self) -> bool:
+        """Whether the webserver answers; then it has loaded the definitions."""
+        try:
+            return requests.get(f"http://127.0.0.1:{self.port}/server_info", timeout=5).ok
+        except requests.RequestException:
+            return False
+
+    def ask(self, query: str, **variables: object) -> Any:
+        """The data of a GraphQL answer without errors."""
+        answer = requests.post(
+            f"http://127.0.0.1:{self.port}/graphql", json={"query": query, "variables": variables}, timeout=60
+        ).json()
+        if "errors" in answer:
+            raise RuntimeError(f"GraphQL: {answer['errors']}")
+        return answer["data"]
+
+
+class CodeServer(DagsterProcess):
+    """A code location of its own: it and the runs that it starts have the environment of this process."""
+
+    def arguments(self) -> Sequence[str]:
+        return ["api", "grpc", *MODULE, "-h", "127.0.0.1", "-p", str(self.port)]
+
+    def answers(self) -> bool:
+        """Whether it answers; it does once it has loaded the definitions."""
+        try:
+            return bool(DagsterGrpcClient(host="127.0.0.1", port=self.port).ping("ready"))
+        except DagsterUserCodeUnreachableError:
+            return False

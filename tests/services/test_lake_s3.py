@@ -69,7 +69,7 @@ def fleet(hour_ms: int = H10, visible: str = "3600.000") -> pa.Table:
 
 def big_series() -> pa.Table:
     """Rows of 24 MB that do not compress: three parts."""
-    values = np.random.default_rng(1).random(3_000_000)
+    values = np.random.default_rng(1).integers(0, 0x7FE << 52, 3_000_000).view(np.float64)
     return pa.table(
         {"metric": ["M"], "labels": [[("UUID", "GPU-1")]], "timestamps": [[H10]], "values": [values]},
         schema=TABLES["dcgm_series"],

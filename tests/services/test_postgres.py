@@ -422,7 +422,7 @@ def test_loading_twice_adds_nothing_and_keeps_conflicts_in_order(database: Datab
 
 
 DAY = 24 * HOUR
-REMEMBERED = {
+REMEMBERED: dict[str, tuple[list[tuple[float, str, str]], str, bool]] = {
     # workload, its events as (days before TEN, state, event_id), label, whether the hour of TEN needs them
     "long over": ([(30, "running", "a1"), (20, "stopped", "a2")], "a", False),
     "still running": ([(30, "running", "b1")], "b", True),

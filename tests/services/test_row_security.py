@@ -41,7 +41,8 @@ BY_TABLE: dict[str, dict[str, object]] = {
     "gpu_cost_allocation": {"usage_type": "gpu_local"},
     "gpu_sample_runs": {
         **{name: [1] for name in ("utilization_millionths", "memory_kib", "power_mw", "kind")},
-        "methods": ["measured"], "estimates": [False],
+        "methods": ["measured"],
+        "estimates": [False],
     },
     "gpu_usage": {"basis": "samples"},
     "quotas": {"period": "day"},

@@ -26,6 +26,13 @@ def test_nothing_set_gives_the_embedded_installation() -> None:
     assert settings.min_coverage == Decimal("0.99")
 
 
+def test_rows_without_a_cluster_belong_to_one_of_all_code_locations() -> None:
+    here = {"FINOPS_PROMETHEUS_URLS": "dc2=http://a:9090", "FINOPS_ASSET_PREFIX": "dc2"}
+    with pytest.raises(UsageError, match="FINOPS_ASSET_PREFIX needs FINOPS_DEFAULT_CLUSTER"):
+        load_settings(here)
+    assert load_settings({**here, "FINOPS_DEFAULT_CLUSTER": "dc1"}).default_cluster == "dc1"
+
+
 def test_everything_set(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("first\n")
