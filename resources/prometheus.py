@@ -145,7 +145,7 @@ class PrometheusDoor:
         if end_ms <= start_ms:
             raise ValueError(f"an empty span: {start_ms}..{end_ms}")
         names = sorted(set(metrics))
-        if may_be_gone and not self._has_any(names, start_ms, end_ms, match):
+        if may_be_gone and not (names and self._has_any(names, start_ms, end_ms, match)):
             return DCGM_SERIES.empty_table()
         stop = Event()
         pool = ThreadPoolExecutor(max_workers=self.workers, thread_name_prefix=f"prometheus-{self.cluster}")

@@ -26,6 +26,13 @@ SELECT md5('e' || n)::uuid::text, '1.0', hour, hour, hour + interval '1 hour', m
 FROM (SELECT n, timestamptz '2025-10-01Z' + n / 229 * interval '1 hour' AS hour, '{"n":' || n || '}' AS document
       FROM generate_series(0, %s) AS n) AS made
 """
+HOURS = """
+INSERT INTO eai.hour_runs (cluster, hour, published_at, provisional, estimated_share, unpriced, quarantined,
+    input_fingerprint)
+SELECT cluster, hour, hour + interval '70 minutes', false, 0.01, 0, 0, ''
+FROM unnest(ARRAY['dc1', 'dc2']) AS cluster,
+     generate_series(timestamptz '2025-10-01Z', '2026-09-30 23:00Z', '1 hour') AS hour
+"""
 MONTH = """
 SELECT deployment_id, sum(gpu_seconds), sum(cost_amount) FROM eai.usage_events
 WHERE tenant_id = md5('t7')::uuid AND occurred_at >= '2026-03-01Z' AND occurred_at < '2026-04-01Z' GROUP BY 1
@@ -55,6 +62,13 @@ def fill_a_year(admin_url: str, rows: int) -> str:
         connection.execute("ANALYZE eai.usage_events")
         size = connection.execute("SELECT pg_size_pretty(pg_total_relation_size('eai.usage_events'))").fetchone()
     return str(size[0]) if size else "?"
+
+
+def fill_a_year_of_hours(admin_url: str) -> None:
+    """Mark every hour of a year as published, for two clusters."""
+    with psycopg.connect(admin_url, autocommit=True) as connection:
+        connection.execute(HOURS)
+        connection.execute("ANALYZE eai.hour_runs")
 
 
 def tenant_month(admin_url: str) -> list[str]:
