@@ -215,8 +215,8 @@ def status(json_output: Json = False) -> None:
     last published hour.
     """
     from finops_pipeline.show import status_table
+    from resources.database import open_database
     from resources.published import status as rows_of
-    from resources.site import open_database
 
     settings = _settings()
     with open_database(settings) as database:
@@ -232,8 +232,8 @@ def statement(
 ) -> None:
     """A month's statement: each tenant's deployments, in money, summed from the published hours."""
     from finops_pipeline.show import statement_text
+    from resources.database import open_database
     from resources.published import of_tenant, read_statement
-    from resources.site import open_database
 
     month = _month(period)
     with open_database(_settings()) as database:
@@ -264,7 +264,7 @@ def close_period(
     What is booked into it later is listed in the next open month's statement. Exit code 3: something is missing.
     """
     from finops_pipeline.closing import Request, close_month, lives_of
-    from resources.site import open_database
+    from resources.database import open_database
 
     settings = _settings()
     asked = Request(
@@ -289,7 +289,7 @@ def reopen_period(
     json_output: Json = False,
 ) -> None:
     """Make a final month open again; the audit log keeps the reason."""
-    from resources.site import open_database
+    from resources.database import open_database
     from resources.statements import reopen
 
     month = _month(period)
@@ -309,7 +309,7 @@ def verify_audit(json_output: Json = False) -> None:
     20 a policy, statement or hour is not what the log says; 21 the anchor file is missing. Of several, the first.
     """
     from finops_pipeline.audit import verify
-    from resources.site import open_database
+    from resources.database import open_database
 
     with open_database(_settings()) as database:
         found = verify(database)
@@ -331,7 +331,7 @@ def trial_balance(
 
     from finops_pipeline.show import balance_table
     from resources.balance import trial_balance as proofs_of
-    from resources.site import open_database
+    from resources.database import open_database
 
     with open_database(_settings()) as database:
         proofs = proofs_of(database, None if period is None else _month(period))
@@ -350,7 +350,7 @@ def list_findings(
 ) -> None:
     """What a person should look at: idle, lost and doubtful capacity; by default of the last 24 published hours."""
     from finops_pipeline.oversight import findings, findings_text
-    from resources.site import open_database
+    from resources.database import open_database
 
     first, past = (_hour(option, text) if text else None for option, text in (("--from", from_), ("--to", to)))
     with open_database(_settings()) as database:
@@ -366,7 +366,7 @@ def list_credits(
     """All proposed credits, what was decided, and what was given back."""
     from assets.credits import listed
     from finops_pipeline.oversight import credits_json, credits_text
-    from resources.site import open_database
+    from resources.database import open_database
 
     with open_database(_settings()) as database:
         rows = listed(database, status_)
@@ -395,7 +395,7 @@ def tenant_usage(
 ) -> None:
     """GPU-hours that each tenant was given, by UTC day or month and class, and how much of its quotas that is."""
     from finops_pipeline.oversight import plain, usage, usage_text
-    from resources.site import open_database
+    from resources.database import open_database
 
     first, past = (_hour(option, text).date() if text else None for option, text in (("--from", from_), ("--to", to)))
     with open_database(_settings()) as database:
@@ -413,7 +413,7 @@ def set_tenant_quota(
 ) -> None:
     """Set how many GPU-hours a tenant may be given; whoever places workloads enforces it."""
     from finops_pipeline.oversight import plain, quotas, quotas_text, set_quota
-    from resources.site import open_database
+    from resources.database import open_database
 
     with open_database(_settings()) as database:
         set_quota(database, str(tenant), placed_class, period, None if hours == "none" else _decimal(hours))
@@ -425,7 +425,7 @@ def set_tenant_quota(
 def list_quotas(json_output: Json = False) -> None:
     """All quotas."""
     from finops_pipeline.oversight import plain, quotas, quotas_text
-    from resources.site import open_database
+    from resources.database import open_database
 
     with open_database(_settings()) as database:
         rows = quotas(database)
@@ -442,7 +442,7 @@ def list_fair_shares(
 ) -> None:
     """Who used less than its share, as Slurm's classic algorithm defines it: above 0.5 is less, below is more."""
     from finops_pipeline.oversight import fairshare, fairshare_json, fairshare_text
-    from resources.site import open_database
+    from resources.database import open_database
 
     if context.invoked_subcommand is not None:
         return
@@ -459,7 +459,7 @@ def set_fair_share(
 ) -> None:
     """Give an account or a tenant its shares."""
     from finops_pipeline.oversight import set_share
-    from resources.site import open_database
+    from resources.database import open_database
 
     with open_database(_settings()) as database:
         set_share(database, node, parent, _decimal(shares))
@@ -502,7 +502,7 @@ def add_policies(
 ) -> None:
     """Add policies from a file, all or none; one whose id is known must have the same content (A22)."""
     from resources.bundle import read_policies
-    from resources.site import open_database
+    from resources.database import open_database
 
     if not file.is_file():
         raise UsageError(f"{file}: there is no such file")
@@ -580,7 +580,7 @@ def _decide(credit_id: str, reason: str, by: str | None, json_output: bool, *, a
     from dataclasses import asdict
 
     from assets.credits import decide
-    from resources.site import open_database
+    from resources.database import open_database
 
     with open_database(_settings()) as database:
         made = decide(database, credit_id, approve=approve, reason=reason, decided_by=by or getpass.getuser())
@@ -709,7 +709,7 @@ def _report(outcome: Outcome, settings: Settings, json_output: bool) -> None:
 
 
 def _policies() -> list[dict[str, Any]]:
-    from resources.site import open_database
+    from resources.database import open_database
 
     with open_database(_settings()) as database:
         return list(database.read_policies().to_pylist())

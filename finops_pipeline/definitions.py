@@ -23,7 +23,8 @@ from finops_pipeline.notifications import held_but_idle_sensor
 from finops_pipeline.settings import CLUSTER_NAME, Settings, environment, load_settings
 from resources.bundle import Bundle
 from resources.clickhouse import Replica
-from resources.site import Site, open_database, open_site
+from resources.database import open_database
+from resources.site import Site, open_site
 
 PREFIX = "FINOPS_ASSET_PREFIX"
 """Variable with the first part of the asset keys, where several code locations share a Dagster instance: to Dagster

@@ -27,10 +27,11 @@ from finops_pipeline.accounting.exact import hour_text
 from finops_pipeline.errors import UsageError
 from finops_pipeline.settings import Settings
 from resources.bundle import NOBODY, Bundle
+from resources.database import open_database
 from resources.lake import Lake
 from resources.postgres import Database
 from resources.postgres_arrow import Connection
-from resources.site import open_database, wall_clock_ms
+from resources.site import wall_clock_ms
 
 CREDIT = "credit:"
 WIDTH = 120

@@ -21,8 +21,8 @@ from finops_pipeline.accounting.consumption import gpu_hours
 from finops_pipeline.accounting.scene import Kind
 from finops_pipeline.errors import FinopsError, SourceError
 from finops_pipeline.settings import environment, load_settings
+from resources.database import open_database
 from resources.postgres import Database
-from resources.site import open_database
 from resources.webhook import Webhook
 
 NAMESPACE = uuid.UUID("0d3a3b53-6d3e-4c25-8f0a-4a8b5c1f2c11")

@@ -101,7 +101,7 @@ def keep_up(settings: Settings, site: Site) -> None:
 def _doors() -> Iterator[tuple[Database, ClickHouse]]:
     from finops_pipeline.settings import environment, load_settings
     from resources.clickhouse import Replica
-    from resources.site import open_database
+    from resources.database import open_database
 
     settings = load_settings(environment())
     with Replica.of(settings).open() as replica, open_database(settings) as database:

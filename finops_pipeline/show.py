@@ -20,22 +20,24 @@ from io import StringIO
 from pathlib import Path
 from threading import Lock
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import duckdb
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from finops_pipeline.accounting.exact import hour_text
 from finops_pipeline.accounting.statement import statement_json
 from finops_pipeline.errors import UsageError
 from finops_pipeline.settings import Settings
-from resources.balance import Proof
-from resources.lake import Lake
-from resources.site import Site
+
+if TYPE_CHECKING:
+    import duckdb
+    from rich.progress import TaskID
+
+    from resources.balance import Proof
+    from resources.site import Site
 
 Told = Callable[[str, int], None]
 WIDE = 500
@@ -90,6 +92,8 @@ def progress(stages: Sequence[str], hours: int, *, quiet: bool) -> Iterator[Told
 
 
 def _bars(stages: Sequence[str], hours: int) -> Iterator[Told]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
     columns = (
         TextColumn("{task.description:20}"),
         BarColumn(bar_width=30),
@@ -191,9 +195,10 @@ def fields_text(row: Mapping[str, object]) -> str:
 
 
 def status_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Days and how far they are."""
+    """Days and how far they are; days that follow each other with nothing to do in them are one line."""
     if not rows:
         return "no hour is computed yet: finops run, or finops backfill --from HOUR\n"
+    stretches = [[*days] for _, days in itertools.groupby(enumerate(rows), _stretch)]
     table = table_text(
         (
             "cluster",
@@ -206,26 +211,32 @@ def status_table(rows: Sequence[Mapping[str, Any]]) -> str:
             "set aside",
             "most estimated",
         ),
-        (
-            (
-                row["cluster"],
-                row["day"],
-                row["computed"],
-                row["missing"],
-                row["provisional"],
-                row["out_of_date"],
-                row["unpriced"],
-                row["quarantined"],
-                _percent(row["highest_estimated_share"]),
-            )
-            for row in rows
-        ),
+        (_status_line([row for _, row in days]) for days in stretches),
     )
     stale = sum(row["out_of_date"] for row in rows)
     if stale:
         reasons = ", ".join(sorted({reason for row in rows for reason in row["reasons"]}))
         table += f"\n{stale} published hours are out of date ({reasons}): finops backfill computes them again\n"
     return table
+
+
+def _stretch(numbered: tuple[int, Mapping[str, Any]]) -> tuple[object, ...]:
+    """Equal for days that may share a line."""
+    place, row = numbered
+    done = not any(row[name] for name in ("missing", "provisional", "out_of_date", "unpriced", "quarantined"))
+    return (row["cluster"], None if done else place)
+
+
+def _status_line(days: Sequence[Mapping[str, Any]]) -> tuple[object, ...]:
+    first, last = days[0]["day"], days[-1]["day"]
+    shares = [row["highest_estimated_share"] for row in days if row["highest_estimated_share"] is not None]
+    return (
+        days[0]["cluster"],
+        first if first == last else f"{first} to {last}",
+        *(sum(row[name] for row in days) for name in ("computed", "missing", "provisional", "out_of_date")),
+        *(sum(row[name] for row in days) for name in ("unpriced", "quarantined")),
+        _percent(max(shares, default=None)),
+    )
 
 
 def policies_table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -378,6 +389,10 @@ def _estimated(site: Site) -> list[dict[str, Any]]:
 
 def sql_session(settings: Settings, query: str | None, *, as_json: bool) -> None:
     """Answer a query, or those of stdin as they come; UsageError for one that fails, unless somebody can mend it."""
+    import duckdb
+
+    from resources.lake import Lake
+
     connection = Lake(settings.lake_folder).connect()
     asking = query is None and sys.stdin.isatty()
     for text in [query] if query is not None else _statements(prompt=asking):

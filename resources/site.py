@@ -19,10 +19,9 @@ import pyarrow as pa
 from finops_pipeline.accounting.config import AccountingConfig
 from finops_pipeline.errors import UsageError
 from finops_pipeline.settings import Settings
-from resources import embedded
-from resources.anchor import Anchor
 from resources.bundle import NOBODY, Bundle
 from resources.clickhouse import Replica
+from resources.database import open_database
 from resources.lake import Lake
 from resources.postgres import Database
 from resources.prometheus import PrometheusDoor
@@ -97,28 +96,6 @@ def _tenant(settings: Settings) -> str:
 
 def _stopped(now: datetime) -> Callable[[], int]:
     return lambda: round(now.timestamp() * 1000)
-
-
-@contextmanager
-def open_database(settings: Settings) -> Iterator[Database]:
-    """The configured database, or the embedded one under FINOPS_HOME; its schema is up to date."""
-    if settings.database_url is not None:
-        database = Database(settings.database_url.get_secret_value(), anchor=Anchor(settings.anchor_path))
-        try:
-            if settings.production:
-                database.refuse_privileged()
-            database.migrate()
-            yield database
-        finally:
-            database.close()
-        return
-    with embedded.start(settings.home / "postgres") as server:
-        database = Database(server.url, admin_url=server.admin_url, anchor=Anchor(settings.anchor_path))
-        try:
-            database.migrate()
-            yield database
-        finally:
-            database.close()
 
 
 def prometheus_door(settings: Settings, cluster: str) -> PrometheusDoor:

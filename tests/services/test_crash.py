@@ -30,10 +30,11 @@ from finops_pipeline.errors import FinopsError, UsageError
 from finops_pipeline.export import export
 from finops_pipeline.runner import booked_since, run_hours
 from finops_pipeline.settings import load_settings
+from resources.database import open_database
 from resources.failpoints import VARIABLE
 from resources.postgres import Database
 from resources.published import read_statement
-from resources.site import open_database, open_site
+from resources.site import open_site
 from tests.databases import Databases
 
 CASE = "24-idle-policies-and-weights"
