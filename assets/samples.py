@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import dagster as dg
 import pyarrow as pa
@@ -12,18 +13,18 @@ from finops_pipeline.accounting.around import summarise
 from finops_pipeline.accounting.arrays import texts
 from finops_pipeline.accounting.config import REACH_HOURS
 from finops_pipeline.accounting.exact import HOUR_MS
-from finops_pipeline.accounting.hour import HourSamples, sample_hour
+from finops_pipeline.accounting.hour import HourHoldings, HourSamples, sample_hour
 from finops_pipeline.accounting.readings import read_hour
 from resources.failpoints import reached
 from resources.postgres import attributed
 from resources.sample_runs import sample_runs
 from resources.site import Site
 
+HELD = {"gpu_holdings": "holdings", "gpu_matches": "matches", "fleet_states": "states"}
+"""Lake table -> field of HourHoldings."""
 TABLES = {
     "gpu_samples": "samples",
-    "gpu_holdings": "holdings",
-    "gpu_matches": "matches",
-    "fleet_states": "states",
+    **HELD,
     "rejected_readings": "rejected",
     "hour_facts": "facts",
     "findings": "findings",
@@ -82,9 +83,20 @@ def sample(site: Site, cluster: str, hour: int, summaries: Mapping[int, pa.Table
     series = site.lake.require("dcgm_series", cluster, hour)
     records = {name: site.lake.require(name, cluster, hour) for name in EVENTS_AND_DEVICES}
     found = sample_hour(cluster, hour, series, summaries, records, site.now_ms(), site.config)
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        landing = beside.submit(_land, site, cluster, hour, found)
+        _publish(site, cluster, hour, found)
+        landing.result()
+    return found
+
+
+def _land(site: Site, cluster: str, hour: int, found: HourSamples) -> None:
     for table, field in TABLES.items():
         site.lake.write(table, cluster, hour, getattr(found, field))
         reached(f"{table} landed")
+
+
+def _publish(site: Site, cluster: str, hour: int, found: HourSamples) -> None:
     with site.database.transaction() as connection:
         site.database.hour_lock(connection, cluster, at(hour))
         for table, rows in (("gpu_sample_runs", sample_runs(found.samples)), ("findings", found.findings)):
@@ -92,12 +104,11 @@ def sample(site: Site, cluster: str, hour: int, summaries: Mapping[int, pa.Table
                 connection, table, cluster, [at(hour)], attributed(rows, site.config.platform_tenant)
             )
             reached(f"{table} replaced")
-    return found
 
 
-def stored(site: Site, cluster: str, hour: int) -> HourSamples:
-    """What `sample` stored."""
-    return HourSamples(**{field: site.lake.require(table, cluster, hour) for table, field in TABLES.items()})
+def stored(site: Site, cluster: str, hour: int) -> HourHoldings:
+    """What `sample` stored and the next stage needs."""
+    return HourHoldings(**{field: site.lake.require(table, cluster, hour) for table, field in HELD.items()})
 
 
 class Summaries:

@@ -108,17 +108,21 @@ def _land_some(site: Site, cluster: str, begin: int, end: int, landed: set[int])
         elif hour + HOUR_MS <= site.now_ms() or site.bundle:
             _write(site, cluster, hour, series)
         else:
-            _summarise(site, cluster, hour, series)
+            site.lake.write("dcgm_summary", cluster, hour, _summary(site, hour, series))
 
 
 def _write(site: Site, cluster: str, hour: int, series: pa.Table) -> None:
-    site.lake.write("dcgm_series", cluster, hour, series)
+    """The readings, then their summary, which is computed meanwhile."""
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        landing = beside.submit(site.lake.write, "dcgm_series", cluster, hour, series)
+        summary = _summary(site, hour, series)
+        landing.result()
     reached("series landed")
-    _summarise(site, cluster, hour, series)
+    site.lake.write("dcgm_summary", cluster, hour, summary)
 
 
-def _summarise(site: Site, cluster: str, hour: int, series: pa.Table) -> None:
-    site.lake.write("dcgm_summary", cluster, hour, summarise(read_hour(series, hour, site.config), site.config))
+def _summary(site: Site, hour: int, series: pa.Table) -> pa.Table:
+    return summarise(read_hour(series, hour, site.config), site.config)
 
 
 def samples_in(series: pa.Table) -> int:

@@ -276,11 +276,10 @@ class PrometheusDoor:
         """True if any of these metrics may have a sample in the span; where the server finds that too much to tell too."""
         known = f"__name__=~{_quoted('|'.join(map(re.escape, names)))}"
         selector = f"{{{','.join(filter(None, (known, self.match, match)))}}}[{end_ms - start_ms + OVERFETCH_MS}ms]"
+        count, last = f"count(last_over_time({selector}))", end_ms - 1
         with self._session() as session:
             try:
-                return bool(
-                    self._retry(lambda: self._query(session, f"count(last_over_time({selector}))", end_ms), Event())
-                )
+                return bool(self._retry(lambda: self._query(session, count, last), Event()))
             except _TooMuchError:
                 return True
 

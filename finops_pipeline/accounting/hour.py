@@ -30,13 +30,19 @@ from finops_pipeline.accounting.visibility import presence
 
 
 @dataclass(frozen=True)
-class HourSamples:
-    """What was read and held in an hour; schemas in contracts.lake."""
+class HourHoldings:
+    """What was held in an hour; schemas in contracts.lake."""
 
-    samples: pa.Table
     holdings: pa.Table
     matches: pa.Table
     states: pa.Table
+
+
+@dataclass(frozen=True)
+class HourSamples(HourHoldings):
+    """What was read and held in an hour; schemas in contracts.lake."""
+
+    samples: pa.Table
     rejected: pa.Table
     """QUARANTINE: readings set aside (A10)"""
     facts: pa.Table
@@ -94,12 +100,12 @@ def sample_hour(
 def account_hour(
     cluster: str,
     start: int,
-    sampled: HourSamples,
+    held: HourHoldings,
     records: Mapping[str, pa.Table],
     now_ms: int,
     config: AccountingConfig,
 ) -> HourUsage:
     """The holdings of an hour and the platform's records -> usage, nobody's part and the fleet identity."""
-    owners = pod_owners(pods_of(sampled.holdings), records["deployments"])
+    owners = pod_owners(pods_of(held.holdings), records["deployments"])
     intervals = running_intervals(records["workload_events"], now_ms, config)
-    return hour_usage(cluster, start, intervals, sampled.holdings, sampled.matches, sampled.states, owners, config)
+    return hour_usage(cluster, start, intervals, held.holdings, held.matches, held.states, owners, config)
