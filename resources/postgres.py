@@ -103,7 +103,7 @@ class Database:
 
         UsageError where the user may not, or the database is newer than the program.
         """
-        engine = _engine(self._admin_url)
+        engine = self._engine if self._admin_url == self._url else _engine(self._admin_url)
         try:
             with translated(self._admin_url), engine.begin() as connection:
                 found = migrations.revision(connection)
@@ -118,7 +118,8 @@ class Database:
                     worker = connection.dialect.identifier_preparer.quote(self._url.username)
                     connection.execute(sa.text(f"GRANT {ROLE} TO {worker}"))
         finally:
-            engine.dispose()
+            if engine is not self._engine:
+                engine.dispose()
 
     # Transactions
 

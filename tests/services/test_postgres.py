@@ -596,9 +596,9 @@ def test_a_login_outside_the_role_is_told_what_to_grant(urls: dict[str, str], da
     refused = Database(url)
     with pytest.raises(UsageError, match="GRANT eai_pipeline TO stranger"):
         refused.query("SELECT 1")
-    refused.close()
     with pytest.raises(UsageError, match=r"stranger@.*administrator"):
         refused.migrate()
+    refused.close()
 
 
 def test_a_login_with_createrole_installs_a_new_server(package: Path | None, tmp_path: Path) -> None:
