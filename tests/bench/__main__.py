@@ -123,6 +123,10 @@ def run(asked: argparse.Namespace, folder: Path) -> tuple[list[Line], list[Ratio
         lines_of_range, ratios_of_range = _range(asked, folder)
         lines += lines_of_range
         ratios += ratios_of_range
+    _say("a day of 10 GPUs, with and without Dagster")
+    for name, work in (("engine", _day_without_dagster), ("through Dagster", _day_through_dagster)):
+        day = measured(work, folder / name.split()[-1])
+        lines.append(Line(f"24 hours of 10 GPUs, {name}", day.result, day.peak_mib))
     lines_of_cli, ratios_of_cli = _command_line(folder)
     return lines + lines_of_cli, ratios + ratios_of_cli
 
@@ -279,6 +283,44 @@ def _through_dagster(gpus: int, url: str, home: Path) -> int:
     first = datetime.fromtimestamp(fleet.START / 1000, UTC)
     with stack, dg.DagsterInstance.ephemeral() as instance:
         return run_hours(site, instance, first, first + timedelta(hours=1)).booked
+
+
+def _small_day(home: Path) -> tuple[Any, Any, list[int]]:
+    import pyarrow as pa
+
+    span = [fleet.START + number * HOUR_MS for number in range(24)]
+    stack, site = _site(10, "", home, pa.concat_tables([fleet.hour_series(10, hour) for hour in span]), 24)
+    return stack, site, span
+
+
+def _day_without_dagster(home: Path) -> float:
+    """Seconds; what is left of it is Dagster's bookkeeping, which does not depend on the number of GPUs."""
+    from assets import allocation, events, records, samples, series, usage
+
+    stack, site, span = _small_day(home)
+    with stack:
+        began = time.perf_counter()
+        series.land(site, fleet.CLUSTER, span, Event())
+        records.land_records(site, fleet.CLUSTER, span)
+        deque(samples.sample_all(site, fleet.CLUSTER, span), maxlen=0)
+        for hour in span:
+            usage.use(site, fleet.CLUSTER, hour)
+            allocation.price(site, fleet.CLUSTER, hour)
+            events.book(site, fleet.CLUSTER, hour, "bench")
+        return time.perf_counter() - began
+
+
+def _day_through_dagster(home: Path) -> float:
+    import dagster as dg
+
+    from finops_pipeline.runner import run_hours
+
+    stack, site, _ = _small_day(home)
+    first = datetime.fromtimestamp(fleet.START / 1000, UTC)
+    with stack, dg.DagsterInstance.ephemeral() as instance:
+        began = time.perf_counter()
+        run_hours(site, instance, first, first + timedelta(hours=24))
+        return time.perf_counter() - began
 
 
 def _naive(url: str, folder: Path) -> float:
