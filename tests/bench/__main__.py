@@ -97,7 +97,8 @@ def run(asked: argparse.Namespace, folder: Path) -> tuple[list[Line], list[Ratio
             Line("transfer of the raw samples (curl)", transfer.seconds, None, f"{samples / 1e6:.2f} M samples")
         )
         hour = measured(_hour, asked.gpus, url, folder / "hour", None)
-        lines += _stages("hour, Prometheus to booked events", hour)
+        rate = f"{samples / hour.result['total'] / 1e6:.2f} M samples/s"
+        lines += _stages("hour, Prometheus to booked events", hour, rate)
         limit = 4 * transfer.seconds + 1
         ratios.append(
             Ratio("hour / (4 x transfer + 1 s)", hour.result["total"] / limit, "1", hour.result["total"] <= limit)
@@ -181,9 +182,9 @@ def _say(text: str) -> None:
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
-def _stages(what: str, work: Measured) -> list[Line]:
+def _stages(what: str, work: Measured, note: str = "") -> list[Line]:
     stages = [Line(f"  {name}", seconds) for name, seconds in work.result.items() if name != "total"]
-    return [Line(what, work.result["total"], work.peak_mib), *stages]
+    return [Line(what, work.result["total"], work.peak_mib, note), *stages]
 
 
 def _write_open_metrics(gpus: int, path: Path) -> None:
