@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -69,7 +69,7 @@ def failing_clearly(site: Site) -> Iterator[None]:
         raise dg.Failure(str(error), allow_retries=False) from error
 
 
-def abreast(work: Callable[[Item], Result], hours: Iterable[Item], at_once: int = HOURS_AT_ONCE) -> Iterator[Result]:
+def abreast(work: Callable[[Item], Result], hours: Iterable[Item], at_once: int = HOURS_AT_ONCE) -> Generator[Result]:
     """What `work` makes of each hour, in order, a few hours at a time; memory holds no more than these and one result.
 
     The first failure, in the order of the hours, is raised once the hours that have begun are done.

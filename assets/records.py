@@ -63,6 +63,7 @@ def _land_some(site: Site, cluster: str, run: Sequence[int], hours: Sequence[int
         labels=frozenset().union(*labels.values()),
         billable=site.config.billable_states,
     )
+    count = 0
     events, _ = first_arrivals(read["workload_events"])
     tokens, bad_tokens = clean_tokens(read["token_usage"], now)
     bad_events = running_intervals(read["workload_events"], now, site.config).quarantine
@@ -74,6 +75,7 @@ def _land_some(site: Site, cluster: str, run: Sequence[int], hours: Sequence[int
                 within(bad_tokens, "key", read["token_usage"], begin, end),
             ]
         )
+        count += len(rejected)
         near = (labels[hour + offset * HOUR_MS] for offset in range(-REACH_HOURS, REACH_HOURS + 1))
         mine = events_of_hour(events, hour, frozenset().union(*near), site.config)
         site.lake.write("workload_events", cluster, hour, mine)
@@ -83,7 +85,7 @@ def _land_some(site: Site, cluster: str, run: Sequence[int], hours: Sequence[int
         for table in WHOLE_TABLES:
             site.lake.write(table, cluster, hour, read[table])
         site.progress("platform_records", hour)
-    return len(bad_events) + len(bad_tokens)
+    return count
 
 
 def _span_of_rejections(site: Site, hour: int, hours: Sequence[int]) -> tuple[int, int]:

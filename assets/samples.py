@@ -1,8 +1,9 @@
 """Third stage: windows of every device, who held it, and how gaps were filled (A7-A20)."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Generator, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 
 import dagster as dg
 import pyarrow as pa
@@ -53,11 +54,12 @@ def gpu_samples(context: dg.AssetExecutionContext, site: dg.ResourceParam[Site])
     with failing_clearly(site):
         hours = hours_of(context, site)
         for cluster in site.doors:
-            for hour, found in zip(hours, sample_all(site, cluster, hours), strict=True):
-                rows += len(found.samples)
-                estimated += pc.sum(found.samples["estimated"]).as_py() or 0
-                kinds.update(texts(found.findings["kind"]).tolist())
-                site.progress("gpu_samples", hour)
+            with closing(sample_all(site, cluster, hours)) as sampled:
+                for hour, found in zip(hours, sampled, strict=True):
+                    rows += len(found.samples)
+                    estimated += pc.sum(found.samples["estimated"]).as_py() or 0
+                    kinds.update(texts(found.findings["kind"]).tolist())
+                    site.progress("gpu_samples", hour)
     share = round(estimated / rows, 6) if rows else 0.0
     return dg.MaterializeResult(
         metadata={"hours": span_text(hours), "rows": rows, "estimated_share": share, "findings": kinds.total()},
@@ -72,7 +74,7 @@ def gpu_samples(context: dg.AssetExecutionContext, site: dg.ResourceParam[Site])
     )
 
 
-def sample_all(site: Site, cluster: str, hours: Iterable[int]) -> Iterator[HourSamples]:
+def sample_all(site: Site, cluster: str, hours: Iterable[int]) -> Generator[HourSamples]:
     """Compute and store the hours of a run, in order."""
     around = Summaries(site, cluster)
     return abreast(lambda known: sample(site, cluster, *known), ((hour, around.of(hour)) for hour in hours))
@@ -84,9 +86,7 @@ def sample(site: Site, cluster: str, hour: int, summaries: Mapping[int, pa.Table
     records = {name: site.lake.require(name, cluster, hour) for name in EVENTS_AND_DEVICES}
     found = sample_hour(cluster, hour, series, summaries, records, site.now_ms(), site.config)
     with ThreadPoolExecutor(max_workers=1) as beside:
-        landing = beside.submit(_land, site, cluster, hour, found)
-        _publish(site, cluster, hour, found)
-        landing.result()
+        _publish(site, cluster, hour, found, beside.submit(_land, site, cluster, hour, found))
     return found
 
 
@@ -96,7 +96,8 @@ def _land(site: Site, cluster: str, hour: int, found: HourSamples) -> None:
         reached(f"{table} landed")
 
 
-def _publish(site: Site, cluster: str, hour: int, found: HourSamples) -> None:
+def _publish(site: Site, cluster: str, hour: int, found: HourSamples, landing: Future[None]) -> None:
+    """Nothing of it is committed unless it has landed."""
     with site.database.transaction() as connection:
         site.database.hour_lock(connection, cluster, at(hour))
         for table, rows in (("gpu_sample_runs", sample_runs(found.samples)), ("findings", found.findings)):
@@ -104,6 +105,7 @@ def _publish(site: Site, cluster: str, hour: int, found: HourSamples) -> None:
                 connection, table, cluster, [at(hour)], attributed(rows, site.config.platform_tenant)
             )
             reached(f"{table} replaced")
+        landing.result()
 
 
 def stored(site: Site, cluster: str, hour: int) -> HourHoldings:

@@ -143,8 +143,9 @@ def recompute_sensor(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequ
     Of the clusters that are set here: another code location looks after its own.
     """
     settings = load_settings(environment())
+    here = clusters_of(settings)
     with open_database(settings) as database:
-        stale = [row for row in database.hours_to_recompute() if row["cluster"] in clusters_of(settings)]
+        stale = [row for row in database.hours_to_recompute() if row["cluster"] in here]
     if not stale:
         yield dg.SkipReason("no published hour is out of date")
         return

@@ -271,6 +271,15 @@ class Settings(BaseModel):
             raise ValueError("FINOPS_PROMETHEUS_USER is set beside a token: keep one of the two")
         if bool(self.prometheus_user) != bool(self.prometheus_password):
             raise ValueError("FINOPS_PROMETHEUS_USER and FINOPS_PROMETHEUS_PASSWORD go together: set both")
+        if (
+            self.stated_default_cluster
+            and not self.asset_prefix
+            and self.stated_default_cluster not in self.prometheus_urls
+        ):
+            raise ValueError(
+                f"FINOPS_DEFAULT_CLUSTER is {self.stated_default_cluster!r}: name one of FINOPS_PROMETHEUS_URLS"
+                f" ({', '.join(self.prometheus_urls)}); another location's cluster only beside FINOPS_ASSET_PREFIX"
+            )
         if self.asset_prefix and not self.stated_default_cluster:
             raise ValueError(
                 "FINOPS_ASSET_PREFIX needs FINOPS_DEFAULT_CLUSTER, the same in all code locations: else rows without a"

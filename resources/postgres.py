@@ -253,11 +253,15 @@ class Database:
         """What the platform recorded that the hours of [start, end) can need, as one snapshot, in the lake's schemas.
 
         `workload_events`: all before end + 24 h of the workloads that have one in [start - 24 h, end + 24 h), whose last
-        state is one of `billable`, or of whose label (`namespace/pod`) is one of `labels`, in order of arrival.
+        state is one of `billable` or in doubt (A5), or whose label (`namespace/pod`) is one of `labels`, in order of
+        arrival.
         `token_usage`: [start - 24 h, end + 24 h), in order of arrival (before: A27's `proportional`; after: A5's
         `future`). Both also hold every other row with the id of one of these, so that a conflict looks the same from
         every hour. The other tables are whole. `default_cluster`: rows without a cluster are this one's.
         """
+        with self.transaction() as connection:
+            _lock(connection, "workloads")
+            connection.execute(sql_file("fold_workloads"))
         scope = {
             "cluster": cluster,
             "default": default_cluster,

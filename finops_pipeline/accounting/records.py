@@ -10,8 +10,9 @@ from collections.abc import Collection
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from finops_pipeline.accounting.arrays import ints, texts
+from finops_pipeline.accounting.arrays import bools, ints, texts
 from finops_pipeline.accounting.config import REACH_HOURS, AccountingConfig
 from finops_pipeline.accounting.exact import HOUR_MS
 
@@ -21,20 +22,20 @@ REACH_MS = REACH_HOURS * HOUR_MS
 def events_of_hour(events: pa.Table, start: int, labels: Collection[str], config: AccountingConfig) -> pa.Table:
     """All events of each workload that can matter to the hour, in order of arrival.
 
-    A workload matters if an event of it lies within reach, if it may still run, or if one of `labels`
+    A workload matters if an event of it lies within reach, if any of its last events before makes it run, or if one of `labels`
     (`namespace/pod`, as read within reach) is its own: then its events say whose the label is.
     """
     if not len(events):
         return events
     at, workload = ints(events["occurred_at"]), texts(events["workload_id"])
     names, number = np.unique(workload.astype(str), return_inverse=True)
-    order = np.lexsort((np.arange(len(at)), at, number))
-    before = order[at[order] < start - REACH_MS]
-    state = texts(events["to_state"])
-    last = np.full(len(names), -1, dtype=np.int64)
-    last[number[before]] = before
+    before = np.flatnonzero(at < start - REACH_MS)
+    last = np.full(len(names), np.iinfo(np.int64).min)
+    np.maximum.at(last, number[before], at[before])
+    before = before[at[before] == last[number[before]]]
+    billable = bools(pc.is_in(events["to_state"], pa.array(sorted(config.billable_states))))
     matters = np.zeros(len(names), dtype=bool)
-    matters[last >= 0] = [state[row] in config.billable_states for row in last[last >= 0].tolist()]
+    matters[number[before[billable[before]]]] = True
     matters[number[(at >= start - REACH_MS) & (at < start + HOUR_MS + REACH_MS)]] = True
     pairs = zip(texts(events["namespace"]), texts(events["pod"]), strict=True)
     labelled = np.array([bool(pod) and f"{namespace or ''}/{pod}" in labels for namespace, pod in pairs], dtype=bool)

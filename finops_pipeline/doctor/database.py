@@ -183,7 +183,7 @@ def _schema(probe: DatabaseProbe, revision: str | None, version: int) -> Iterabl
     )
 
 
-NOT_WRITTEN = frozenset({"alembic_version", "late_events", "workloads"})
+NOT_WRITTEN = frozenset({"alembic_version", "late_events", "unfolded_events"})
 """Tables that the pipeline only reads: the migration and a trigger write them."""
 
 

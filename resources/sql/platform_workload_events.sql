@@ -1,5 +1,5 @@
 -- Lifecycle events that the hours of [%(from)s + 24 h, %(to)s - 24 h) can need, in order of arrival: all before %(to)s of
--- each workload that has one in reach, may still run, or whose label was read, with every other copy of their ids (A5).
+-- each workload that has one in reach, may still run, is new, or whose label was read, with every other copy of their ids (A5).
 -- An instant is rounded half-even to milliseconds when it is read (A1): half a millisecond below a bound is on it.
 -- OFFSET 0 keeps the joins as look-ups by index, whatever the planner guesses of their number.
 WITH here AS NOT MATERIALIZED (
@@ -10,6 +10,7 @@ WITH here AS NOT MATERIALIZED (
     SELECT workload_id FROM here WHERE last_at >= %(from)s::timestamptz - interval '500 us'
     UNION SELECT workload_id FROM here WHERE doubtful
     UNION SELECT workload_id FROM here WHERE last_states && %(billable)s::text[]
+    UNION SELECT e.workload_id FROM eai.unfolded_events JOIN eai.workload_events e USING (seq)
     UNION SELECT h.workload_id FROM unnest(%(labels)s::text[]) AS label CROSS JOIN LATERAL (
         SELECT workload_id FROM here WHERE labels @> ARRAY[label] OFFSET 0) h
 ), ids AS MATERIALIZED (

@@ -434,6 +434,7 @@ REMEMBERED: dict[str, tuple[list[tuple[float, str, str]], str, bool]] = {
     "told twice": ([(30, "running", "h1"), (20, "stopped", "h2"), (20, "stopped", "h2")], "h", False),
     "told late": ([(20, "stopped", "i2"), (30, "running", "i1")], "i", False),
     "two states at once": ([(20, "running", "j1"), (20, "stopped", "j2")], "j", True),
+    "two in a millisecond": ([(20, "running", "k1"), (20 - 2e-9, "stopped", "k2")], "k", True),
 }
 
 
@@ -463,6 +464,43 @@ def test_workloads_that_are_long_over_are_not_read(database: Database) -> None:
     }
     past = [days * DAY for workload, (events, _, needed) in REMEMBERED.items() if needed for days, _, _ in events]
     assert found["workload_events"].num_rows == sum(ago > -DAY - HOUR for ago in past)
+
+
+def lifecycle(workload: str, event_id: str, state: str, at: datetime) -> pa.Table:
+    row = {"event_id": event_id, "occurred_at": at, "workload_id": workload, "tenant_id": ALICE, "to_state": state}
+    table = pa.Table.from_pylist([{**row, "gpu_count": Decimal(1)}], lake.WORKLOAD_EVENTS)
+    return table.append_column("cluster", pa.array(["c1"]))
+
+
+def test_writers_of_events_never_wait_for_each_other(database: Database) -> None:
+    """Two open transactions write the same workloads in opposite order, and one id twice: neither waits, all is seen."""
+    old = TEN - 30 * DAY
+    with database.transaction() as one, database.transaction() as two:
+        for connection in (one, two):
+            connection.execute("SET LOCAL lock_timeout = '2s'")
+        database.copy(one, "workload_events", lifecycle("A", "a1", "running", old))
+        database.copy(two, "workload_events", lifecycle("B", "b1", "running", old))
+        database.copy(one, "workload_events", lifecycle("B", "same", "stopped", old + DAY))
+        database.copy(two, "workload_events", lifecycle("A", "same", "stopped", old + DAY))
+    found = database.read_platform("c1", TEN, TEN + HOUR, default_cluster=False)["workload_events"]
+    assert found["event_id"].to_pylist() == ["a1", "b1", "same", "same"], "one of the stops is a conflict (A5)"
+    with database.transaction() as connection:
+        database.copy(connection, "workload_events", lifecycle("A", "a2", "stopped", old + 2 * DAY))
+        database.copy(connection, "workload_events", lifecycle("C", "c1", "running", old))
+    found = database.read_platform("c1", TEN, TEN + HOUR, default_cluster=False)["workload_events"]
+    assert found["event_id"].to_pylist() == ["a1", "b1", "same", "same", "a2", "c1"]
+
+
+def test_many_events_that_repeat_ids_are_folded_in_bulk(database: Database) -> None:
+    """Twenty thousand workloads, each with an id that is there again with other content."""
+    with database.transaction() as connection:
+        connection.execute(
+            "INSERT INTO eai.workload_events (cluster, event_id, occurred_at, workload_id, tenant_id, to_state, gpu_count, reason)"
+            " SELECT 'c1', 'e' || n %% 20000, %s, 'w' || n %% 20000, %s, 'stopped', 1, n FROM generate_series(1, 40000) AS n",
+            (TEN - 30 * DAY, ALICE),
+        )
+    found = database.read_platform("c1", TEN, TEN + HOUR, default_cluster=False)["workload_events"]
+    assert found.num_rows == 40_000
 
 
 def test_a_disk_that_ended_is_the_same_disk(database: Database) -> None:

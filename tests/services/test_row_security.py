@@ -149,14 +149,11 @@ GRANTS = """(
     FROM pg_class c, aclexplode(c.relacl)
     WHERE c.relnamespace = 'eai'::regnamespace AND grantee <> c.relowner) AS grants"""
 RULE = """$$(tenant = ( SELECT (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid AS "nullif"))$$"""
-NOTING = """(relname = 'workload_events' AND polname = 'noting' AND polcmd = 'r'
-    AND polroles = ARRAY['eai_owner'::regrole::oid] AND pg_get_expr(polqual, polrelid) = '(pg_trigger_depth() > 0)')"""
-"""The owner's trigger keeps what it needs to know of every workload."""
 LEAKS = {
     "not forced": f"SELECT relname FROM {TABLES} WHERE NOT forced",
     "tenant unknown": f"SELECT relname FROM {TABLES} WHERE NOT attnotnull",
     "other policies": f"""
-        SELECT relname FROM {TABLES} LEFT JOIN pg_policy ON polrelid = tables.oid AND NOT {NOTING},
+        SELECT relname FROM {TABLES} LEFT JOIN pg_policy ON polrelid = tables.oid,
             replace(pg_get_expr(polqual, polrelid), '(' || attname || ' ', '(tenant ') AS shown,
             replace(pg_get_expr(polwithcheck, polrelid), '(' || attname || ' ', '(tenant ') AS written
         WHERE NOT relispartition GROUP BY relname HAVING array_agg(polname::text ORDER BY polname)
@@ -260,8 +257,6 @@ HOLES = [
     Hole("other policies", "new", "ALTER POLICY tenant ON eai.new USING (tenant_id IS NOT NULL)", "TABLE eai.seen"),
     Hole("other policies", "new", "ALTER POLICY tenant ON eai.new WITH CHECK (true)"),
     Hole("other policies", "new", "DROP POLICY tenant ON eai.new"),
-    Hole("other policies", "workload_events", "ALTER POLICY noting ON eai.workload_events TO PUBLIC"),
-    Hole("other policies", "workload_events", "ALTER POLICY noting ON eai.workload_events USING (true)"),
     Hole(
         "partition",
         DAY,

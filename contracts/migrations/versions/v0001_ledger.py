@@ -132,17 +132,24 @@ def _platform_tables() -> None:
     )
     op.create_table(
         "workloads",
-        text("cluster", CLUSTER_OR_DEFAULT, null=True),
         text("workload_id", "workload"),
+        text("cluster", CLUSTER_OR_DEFAULT, null=True),
         instant("first_at", "instant of its first event"),
         instant("last_at", "instant of its last event"),
-        many("last_states", sa.Text, "states after its events of that instant"),
+        many("last_states", sa.Text, "states after its events of that millisecond"),
         many("labels", sa.Text, "namespace/pod of all its events that have a pod"),
         flag("doubtful", "true: an id of its events is there again with other content (A5)"),
-        unique("workloads_key", "cluster", "workload_id"),
+        unique("workloads_key", "workload_id", "cluster"),
         schema="eai",
         comment="From when to when a workload has events, so that those of an hour are found without reading the others."
-        " Kept by a trigger of workload_events.",
+        " The pipeline keeps it, from unfolded_events.",
+    )
+    op.create_table(
+        "unfolded_events",
+        sa.Column("seq", sa.BigInteger, primary_key=True, comment="row of workload_events"),
+        schema="eai",
+        comment="Lifecycle events that workloads does not know yet. A trigger of workload_events fills it, so that writers"
+        " never wait for each other; the pipeline empties it.",
     )
     op.create_index("workloads_last_at", "workloads", ["last_at"], schema="eai")
     for column in ("labels", "last_states"):  # without the list of pending entries, which every look-up would read
@@ -803,43 +810,15 @@ def _guards() -> None:
             RETURN NULL;
         END $body$""")
     op.execute("""
-        CREATE FUNCTION eai.note_workloads() RETURNS trigger
+        CREATE FUNCTION eai.note_unfolded() RETURNS trigger
         LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$
         BEGIN
-            INSERT INTO eai.workloads AS w (cluster, workload_id, first_at, last_at, last_states, labels, doubtful)
-            SELECT n.cluster, n.workload_id, min(n.occurred_at), max(n.occurred_at),
-                   array_agg(DISTINCT n.to_state) FILTER (WHERE n.occurred_at = n.latest),
-                   coalesce(array_agg(DISTINCT coalesce(n.namespace, '') || '/' || n.pod)
-                            FILTER (WHERE n.pod IS NOT NULL), '{}'), false
-            FROM (SELECT *, max(occurred_at) OVER (PARTITION BY cluster, workload_id) AS latest FROM written) n
-            GROUP BY n.cluster, n.workload_id ORDER BY n.cluster, n.workload_id
-            ON CONFLICT (cluster, workload_id) DO UPDATE SET
-                first_at = least(w.first_at, excluded.first_at),
-                last_at = greatest(w.last_at, excluded.last_at),
-                last_states = CASE WHEN excluded.last_at > w.last_at THEN excluded.last_states
-                                   WHEN excluded.last_at = w.last_at THEN w.last_states || excluded.last_states
-                                   ELSE w.last_states END,
-                labels = CASE WHEN w.labels @> excluded.labels THEN w.labels ELSE w.labels || excluded.labels END;
-            UPDATE eai.workloads w SET doubtful = true
-            FROM (SELECT n.cluster, n.workload_id, o.cluster AS other_cluster, o.workload_id AS other_id
-                  FROM written n JOIN eai.workload_events o ON o.event_id = n.event_id AND o.seq <> n.seq
-                  WHERE (o.occurred_at, o.workload_id, o.tenant_id, o.deployment_id, o.namespace, o.pod, o.from_state,
-                         o.to_state, o.gpu_count, o.placed_class, o.node, o.gpu_uuids, o.reason)
-                        IS DISTINCT FROM
-                        (n.occurred_at, n.workload_id, n.tenant_id, n.deployment_id, n.namespace, n.pod, n.from_state,
-                         n.to_state, n.gpu_count, n.placed_class, n.node, n.gpu_uuids, n.reason)) c
-            WHERE NOT w.doubtful
-              AND ((w.workload_id = c.workload_id AND w.cluster IS NOT DISTINCT FROM c.cluster)
-                   OR (w.workload_id = c.other_id AND w.cluster IS NOT DISTINCT FROM c.other_cluster));
+            INSERT INTO eai.unfolded_events (seq) SELECT seq FROM written;
             RETURN NULL;
         END $body$""")
     op.execute(
-        "CREATE TRIGGER note_workloads AFTER INSERT ON eai.workload_events REFERENCING NEW TABLE AS written"
-        " FOR EACH STATEMENT EXECUTE FUNCTION eai.note_workloads()"
-    )
-    # The function works as the owner, whom row-level security binds too: in a trigger, and nowhere else, it sees all.
-    op.execute(
-        "CREATE POLICY noting ON eai.workload_events FOR SELECT TO eai_owner USING (pg_catalog.pg_trigger_depth() > 0)"
+        "CREATE TRIGGER note_unfolded AFTER INSERT ON eai.workload_events REFERENCING NEW TABLE AS written"
+        " FOR EACH STATEMENT EXECUTE FUNCTION eai.note_unfolded()"
     )
     op.execute(
         "CREATE TRIGGER note_late AFTER INSERT ON eai.usage_events REFERENCING NEW TABLE AS booked"
@@ -865,7 +844,7 @@ def _guards() -> None:
         ("refuse_change()", "refuses UPDATE, DELETE and TRUNCATE of what is append only"),
         ("refuse_change_of_final()", "refuses a change of a final month (A33), unless it is being reopened"),
         ("is_reopening(text)", "whether this transaction has just said in the audit log that it reopens the month"),
-        ("note_workloads()", "keeps from when to when each workload has events"),
+        ("note_unfolded()", "keeps which lifecycle events eai.workloads does not know yet"),
         ("note_late_events()", "keeps which usage events were booked into a final month (A33)"),
     ):
         op.execute(f"COMMENT ON FUNCTION eai.{function} IS '{comment}'")
@@ -886,7 +865,7 @@ def _access() -> None:
         ),
         *("fleet_hours", "gpu_cost_allocation", "quarantine", "hour_runs"),
         *("gpu_statements", "gpu_allocation", "gpu_allocation_totals", "gpu_corrections", "gpu_correction_events"),
-        *("findings", "credit_proposals", "tenant_hours", "quotas", "fair_shares", "notifications"),
+        *("findings", "credit_proposals", "tenant_hours", "quotas", "fair_shares", "notifications", "workloads"),
     )
     tenant_column = {
         "workload_events": "tenant_id",
@@ -922,4 +901,4 @@ def _access() -> None:
     for table in replaced:
         op.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON eai.{table} TO eai_pipeline")
     op.execute("GRANT SELECT, DELETE ON eai.late_events TO eai_pipeline")
-    op.execute("GRANT SELECT ON eai.workloads TO eai_pipeline")
+    op.execute("GRANT SELECT, DELETE ON eai.unfolded_events TO eai_pipeline")
