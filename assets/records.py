@@ -51,7 +51,7 @@ def land_records(site: Site, cluster: str, hours: Sequence[int]) -> int:
 
 def _land_some(site: Site, cluster: str, run: Sequence[int], hours: Sequence[int]) -> int:
     """Some hours of a run, from one look at the database."""
-    now = site.now_ms()
+    now, read_at = site.now_ms(), site.database.clock()
     reach = range(hours[0] - REACH_HOURS * HOUR_MS, hours[-1] + (REACH_HOURS + 1) * HOUR_MS, HOUR_MS)
     labels = {hour: _labels(site, cluster, hour) for hour in reach}
     first, past = ALL_TIME if site.bundle else (at(hours[0]), at(hours[-1] + HOUR_MS))
@@ -85,6 +85,7 @@ def _land_some(site: Site, cluster: str, run: Sequence[int], hours: Sequence[int
         for table in WHOLE_TABLES:
             site.lake.write(table, cluster, hour, read[table])
         site.progress("platform_records", hour)
+    site.database.note_read(cluster, [at(hour) for hour in hours], read_at)
     return count
 
 

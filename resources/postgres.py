@@ -273,6 +273,21 @@ class Database:
         with self.transaction(snapshot=True) as connection:
             return {name: select(connection, _platform_sql(name), scope, lake.TABLES[name]) for name in _PLATFORM}
 
+    def clock(self) -> datetime:
+        """The server's time, against which it stamps what is written."""
+        with self.transaction(snapshot=True) as connection:
+            row = connection.execute("SELECT clock_timestamp()").fetchone()
+        return datetime.now(UTC) if row is None else cast(datetime, row[0])
+
+    def note_read(self, cluster: str, hours: Sequence[datetime], read_at: datetime) -> None:
+        """Keep up to when the hours' records are known (A32)."""
+        with self.transaction() as connection:
+            connection.execute(
+                "INSERT INTO eai.hour_reads (cluster, hour, read_at) SELECT %s, hour, %s FROM unnest(%s) AS hour"
+                " ON CONFLICT (cluster, hour) DO UPDATE SET read_at = excluded.read_at",
+                (cluster, read_at, list(hours)),
+            )
+
     def hours_to_recompute(self) -> list[dict[str, Any]]:
         """Published hours that may be out of date: cluster, hour, reason, published_at; ascending (A16, A32)."""
         return self.query(sql_file("hours_to_recompute")).to_pylist()

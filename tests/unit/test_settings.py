@@ -33,6 +33,11 @@ def test_rows_without_a_cluster_belong_to_one_of_all_code_locations() -> None:
     assert load_settings({**here, "FINOPS_DEFAULT_CLUSTER": "dc1"}).default_cluster == "dc1"
 
 
+def test_the_default_cluster_is_one_that_is_there() -> None:
+    with pytest.raises(UsageError, match="FINOPS_DEFAULT_CLUSTER is 'dcl': name one of FINOPS_PROMETHEUS_URLS"):
+        load_settings({"FINOPS_PROMETHEUS_URLS": "dc1=http://a:9090", "FINOPS_DEFAULT_CLUSTER": "dcl"})
+
+
 def test_everything_set(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("first\n")

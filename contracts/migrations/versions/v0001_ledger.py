@@ -407,6 +407,15 @@ def _result_tables() -> None:
         comment="One published hour of one cluster, and in which state its result is.",
     )
     op.create_table(
+        "hour_reads",
+        text("cluster", CLUSTER),
+        instant("hour", HOUR),
+        instant("read_at", "when the platform's records of the hour were last read; later ones do not count in it yet"),
+        sa.PrimaryKeyConstraint("cluster", "hour"),
+        schema="eai",
+        comment="Up to when an hour's result knows what the platform recorded.",
+    )
+    op.create_table(
         "gpu_statements",
         sa.Column("period", sa.Text, primary_key=True, comment="UTC month, like 2026-10"),
         text("status", "open, or final: then nothing of the month changes any more (A33)"),
@@ -865,7 +874,16 @@ def _access() -> None:
         ),
         *("fleet_hours", "gpu_cost_allocation", "quarantine", "hour_runs"),
         *("gpu_statements", "gpu_allocation", "gpu_allocation_totals", "gpu_corrections", "gpu_correction_events"),
-        *("findings", "credit_proposals", "tenant_hours", "quotas", "fair_shares", "notifications", "workloads"),
+        *(
+            "findings",
+            "credit_proposals",
+            "tenant_hours",
+            "quotas",
+            "fair_shares",
+            "notifications",
+            "workloads",
+            "hour_reads",
+        ),
     )
     tenant_column = {
         "workload_events": "tenant_id",
