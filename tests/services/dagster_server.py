@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -34,7 +35,7 @@ MODULE = ("-m", "finops_pipeline.definitions")
 
 
 @dataclass
-class DagsterProcess:
+class DagsterProcess(ABC):
     """A `dagster` command that serves on a loopback port; a context manager that leaves no process behind.
 
     It starts at once and takes its time: `wait` for it before the first question.
@@ -49,12 +50,13 @@ class DagsterProcess:
     def log(self) -> Path:
         return self.home / f"{type(self).__name__}-{self.port}.log"
 
+    @abstractmethod
     def arguments(self) -> Sequence[str]:
-        raise NotImplementedError
+        """What follows `dagster` on its command line."""
 
+    @abstractmethod
     def answers(self) -> bool:
         """Whether it is ready."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         program = str(Path(sys.executable).with_name("dagster"))
