@@ -236,7 +236,8 @@ def alone(deployment: Deployment, databases: Databases) -> dict[str, Alone]:
     for cluster in deployment.clusters:
         url = databases.fresh()
         record(url, deployment.clusters)
-        settings = {name: text for name, text in cluster.settings(url, "alone").items() if name != PREFIX}
+        shared = {PREFIX, "FINOPS_DEFAULT_CLUSTER"}
+        settings = {name: text for name, text in cluster.settings(url, "alone").items() if name not in shared}
         with open_site(load_settings(settings)) as site, dg.DagsterInstance.ephemeral() as instance:
             run_hours(site, instance, HOURS[0], HOURS[-1] + HOUR)
             documents, hours = documents_of(site.database, cluster.name), hours_of(site.database, cluster.name)
