@@ -7,13 +7,13 @@ from decimal import Decimal
 import dagster as dg
 import pyarrow as pa
 
-from assets.hours import HOURS, SINGLE_RUN, at, failing_clearly, hours_of, span_text
-from finops_pipeline.accounting.allocation import allocate
-from finops_pipeline.accounting.consumption import tenant_hours
-from finops_pipeline.accounting.exact import AccountingError
-from finops_pipeline.accounting.policies import PolicyBook
-from resources.failpoints import reached
-from resources.site import Site
+from finops_pipeline.accounting.exact import AccountingError, instant_of
+from finops_pipeline.accounting.money.allocation import allocate
+from finops_pipeline.accounting.money.policies import PolicyBook
+from finops_pipeline.accounting.money.quotas import tenant_hours
+from finops_pipeline.assets.hours import HOURS, SINGLE_RUN, failing_clearly, hours_of, span_text
+from finops_pipeline.resources.failpoints import reached
+from finops_pipeline.resources.site import Site
 
 CHECK = "parts_make_the_whole"
 PRICED = "everything_is_priced"
@@ -99,11 +99,13 @@ def price(site: Site, cluster: str, hour: int) -> pa.Table:
     reached("allocation landed")
     site.lake.write("tenant_hours", cluster, hour, hours)
     with site.database.transaction() as connection:
-        site.database.hour_lock(connection, cluster, at(hour))
-        site.database.replace_hour(connection, "gpu_cost_allocation", cluster, [at(hour)], allocation)
+        site.database.hour_lock(connection, cluster, instant_of(hour))
+        site.database.replace_hour(connection, "gpu_cost_allocation", cluster, [instant_of(hour)], allocation)
         reached("allocation replaced")
-        site.database.replace_hour(connection, "tenant_hours", cluster, [at(hour)], hours)
-        site.database.replace_hour(connection, "quarantine", cluster, [at(hour)], quarantine(site, cluster, hour))
+        site.database.replace_hour(connection, "tenant_hours", cluster, [instant_of(hour)], hours)
+        site.database.replace_hour(
+            connection, "quarantine", cluster, [instant_of(hour)], quarantine(site, cluster, hour)
+        )
     return allocation
 
 

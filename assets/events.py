@@ -10,20 +10,20 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from assets.allocation import quarantine
-from assets.credits import propose
-from assets.hours import HOURS, SINGLE_RUN, at, failing_clearly, hours_of, span_text
 from finops_pipeline.accounting.arrays import texts
-from finops_pipeline.accounting.credits import Allocated
-from finops_pipeline.accounting.exact import hour_text
-from finops_pipeline.accounting.ledger import booked_sums, differences
-from finops_pipeline.accounting.lifecycle import running_intervals
+from finops_pipeline.accounting.exact import hour_text, instant_of
+from finops_pipeline.accounting.holding.lifecycle import running_intervals
+from finops_pipeline.accounting.money.credits import Allocated
+from finops_pipeline.accounting.money.ledger import booked_sums, differences
+from finops_pipeline.assets.allocation import quarantine
+from finops_pipeline.assets.hours import HOURS, SINGLE_RUN, failing_clearly, hours_of, span_text
 from finops_pipeline.errors import FinopsError
-from resources.credits import credit_differences
-from resources.failpoints import reached
-from resources.postgres_arrow import Connection
-from resources.site import Site
-from resources.usage_rows import QUALITY, event_rows
+from finops_pipeline.resources.credits import propose
+from finops_pipeline.resources.failpoints import reached
+from finops_pipeline.resources.postgres.copy import Connection
+from finops_pipeline.resources.postgres.credits import credit_differences
+from finops_pipeline.resources.postgres.usage_rows import QUALITY, event_rows
+from finops_pipeline.resources.site import Site
 
 COVERED = "little_is_estimated"
 ESTIMATED_LIMIT = Decimal("0.10")
@@ -81,7 +81,7 @@ def book(site: Site, cluster: str, hour: int, run_id: str) -> tuple[int, int]:
     allocation = site.lake.require("gpu_cost_allocation", cluster, hour)
     usage = site.lake.require("gpu_usage", cluster, hour)
     with site.database.transaction() as connection:
-        site.database.hour_lock(connection, cluster, at(hour))
+        site.database.hour_lock(connection, cluster, instant_of(hour))
         events = differences(allocation, usage, booked_sums(booked_events(site, connection, cluster, hour)))
         refuse_conflicts(site, connection, events)
         site.database.copy(connection, "usage_events", event_rows(events))
@@ -95,7 +95,7 @@ def book(site: Site, cluster: str, hour: int, run_id: str) -> tuple[int, int]:
                 "events": len(events),
                 "events_sha256": hashlib.sha256("".join(e["content_sha256"] for e in events).encode()).hexdigest(),
             }
-            site.database.append_audit(connection, "hour.published", payload, at(site.now_ms()))
+            site.database.append_audit(connection, "hour.published", payload, instant_of(site.now_ms()))
         reached("hour audited")
     reached("hour published")
     return len(events), len(allocation)
@@ -121,7 +121,7 @@ def booked_events(site: Site, connection: Connection, cluster: str, hour: int) -
     found = site.database.query(
         "SELECT event_id, content_sha256, document FROM eai.usage_events"
         " WHERE usage_type <> 'llm' AND cluster = %s AND period_start = %s AND workload_id NOT LIKE 'credit:%%'",
-        (cluster, at(hour)),
+        (cluster, instant_of(hour)),
         connection=connection,
     )
     return [msgspec.json.decode(document) for document in texts(found["document"])]
@@ -154,7 +154,7 @@ def _mark(
     share = estimated_share(usage)
     digest = fingerprint(allocation)
     row = connection.execute(
-        "SELECT input_fingerprint FROM eai.hour_runs WHERE cluster = %s AND hour = %s", (cluster, at(hour))
+        "SELECT input_fingerprint FROM eai.hour_runs WHERE cluster = %s AND hour = %s", (cluster, instant_of(hour))
     ).fetchone()
     connection.execute(
         "INSERT INTO eai.hour_runs (cluster, hour, published_at, provisional, estimated_share, unpriced, quarantined,"
@@ -165,7 +165,7 @@ def _mark(
         " input_fingerprint = excluded.input_fingerprint, run_id = excluded.run_id",
         (
             cluster,
-            at(hour),
+            instant_of(hour),
             facts["provisional"],
             None if share is None else round(share, 9),
             allocation["amount"].null_count,

@@ -15,7 +15,7 @@ import dagster as dg
 
 from finops_pipeline.accounting.exact import HOUR_MS, AccountingError, hour_text
 from finops_pipeline.errors import FinopsError, SourceError, UsageError
-from resources.site import Site
+from finops_pipeline.resources.site import Site
 
 for _parameter in ("backfill_policy", "allow_nonexistent_upstream_partitions"):
     # Used on purpose although Dagster calls them beta; an upgrade that changes them shows in the tests.
@@ -50,10 +50,6 @@ def hours_of(context: dg.AssetExecutionContext, site: Site) -> list[int]:
 
 def _ms(instant: datetime) -> int:
     return int(instant.timestamp()) * 1000
-
-
-def at(hour: int) -> datetime:
-    return datetime.fromtimestamp(hour / 1000, UTC)
 
 
 @contextmanager

@@ -9,17 +9,17 @@ from datetime import UTC, datetime
 import dagster as dg
 import pyarrow as pa
 
-from assets.hours import HOURS, SINGLE_RUN, at, failing_clearly, hours_of, span_text
-from finops_pipeline.accounting.around import SEPARATOR
 from finops_pipeline.accounting.arrays import texts, whole
-from finops_pipeline.accounting.arrivals import first_arrivals
 from finops_pipeline.accounting.config import REACH_HOURS
-from finops_pipeline.accounting.exact import HOUR_MS
-from finops_pipeline.accounting.lifecycle import running_intervals
+from finops_pipeline.accounting.exact import HOUR_MS, instant_of
+from finops_pipeline.accounting.holding.arrivals import first_arrivals
+from finops_pipeline.accounting.holding.lifecycle import running_intervals
+from finops_pipeline.accounting.money.tokens import clean_tokens
 from finops_pipeline.accounting.records import events_of_hour, tokens_of_hour, within
-from finops_pipeline.accounting.tokens import clean_tokens
-from resources.failpoints import reached
-from resources.site import Site
+from finops_pipeline.accounting.telemetry.summaries import SEPARATOR
+from finops_pipeline.assets.hours import HOURS, SINGLE_RUN, failing_clearly, hours_of, span_text
+from finops_pipeline.resources.failpoints import reached
+from finops_pipeline.resources.site import Site
 
 ALL_TIME = (datetime(1970, 1, 2, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
 """A bundle is read whole, so that whatever is wrong in it is set aside."""
@@ -54,7 +54,7 @@ def _land_some(site: Site, cluster: str, run: Sequence[int], hours: Sequence[int
     now, read_at = site.now_ms(), site.database.clock()
     reach = range(hours[0] - REACH_HOURS * HOUR_MS, hours[-1] + (REACH_HOURS + 1) * HOUR_MS, HOUR_MS)
     labels = {hour: _labels(site, cluster, hour) for hour in reach}
-    first, past = ALL_TIME if site.bundle else (at(hours[0]), at(hours[-1] + HOUR_MS))
+    first, past = ALL_TIME if site.bundle else (instant_of(hours[0]), instant_of(hours[-1] + HOUR_MS))
     read = site.database.read_platform(
         cluster,
         first,
@@ -85,7 +85,7 @@ def _land_some(site: Site, cluster: str, run: Sequence[int], hours: Sequence[int
         for table in WHOLE_TABLES:
             site.lake.write(table, cluster, hour, read[table])
         site.progress("platform_records", hour)
-    site.database.note_read(cluster, [at(hour) for hour in hours], read_at)
+    site.database.note_read(cluster, [instant_of(hour) for hour in hours], read_at)
     return count
 
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from assets.hours import failing_clearly
-from resources.replication import Difference, flat, sync
-from resources.site import Site
+from finops_pipeline.assets.hours import failing_clearly
+from finops_pipeline.resources.clickhouse.replication import Difference, flat, sync
+from finops_pipeline.resources.site import Site
 
 AGREES = "replica_agrees"
 SHOWN = 50

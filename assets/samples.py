@@ -9,17 +9,17 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from assets.hours import HOURS, SINGLE_RUN, abreast, at, failing_clearly, hours_of, span_text
-from finops_pipeline.accounting.around import summarise
 from finops_pipeline.accounting.arrays import texts
 from finops_pipeline.accounting.config import REACH_HOURS
-from finops_pipeline.accounting.exact import HOUR_MS
+from finops_pipeline.accounting.exact import HOUR_MS, instant_of
 from finops_pipeline.accounting.hour import HourHoldings, HourSamples, sample_hour
-from finops_pipeline.accounting.readings import read_hour
-from resources.failpoints import reached
-from resources.postgres import attributed
-from resources.sample_runs import sample_runs
-from resources.site import Site
+from finops_pipeline.accounting.telemetry.readings import read_hour
+from finops_pipeline.accounting.telemetry.summaries import summarise
+from finops_pipeline.assets.hours import HOURS, SINGLE_RUN, abreast, failing_clearly, hours_of, span_text
+from finops_pipeline.resources.failpoints import reached
+from finops_pipeline.resources.postgres.client import attributed
+from finops_pipeline.resources.postgres.sample_runs import sample_runs
+from finops_pipeline.resources.site import Site
 
 HELD = {"gpu_holdings": "holdings", "gpu_matches": "matches", "fleet_states": "states"}
 """Lake table -> field of HourHoldings."""
@@ -99,10 +99,10 @@ def _land(site: Site, cluster: str, hour: int, found: HourSamples) -> None:
 def _publish(site: Site, cluster: str, hour: int, found: HourSamples, landing: Future[None]) -> None:
     """Nothing of it is committed unless it has landed."""
     with site.database.transaction() as connection:
-        site.database.hour_lock(connection, cluster, at(hour))
+        site.database.hour_lock(connection, cluster, instant_of(hour))
         for table, rows in (("gpu_sample_runs", sample_runs(found.samples)), ("findings", found.findings)):
             site.database.replace_hour(
-                connection, table, cluster, [at(hour)], attributed(rows, site.config.platform_tenant)
+                connection, table, cluster, [instant_of(hour)], attributed(rows, site.config.platform_tenant)
             )
             reached(f"{table} replaced")
         landing.result()

@@ -12,14 +12,14 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from assets.hours import HOURS, SINGLE_RUN, failing_clearly, hours_of, span_text
-from finops_pipeline.accounting.around import summarise
 from finops_pipeline.accounting.config import REACH_HOURS
 from finops_pipeline.accounting.exact import HOUR_MS
-from finops_pipeline.accounting.readings import read_hour
-from resources.failpoints import reached
-from resources.series import window
-from resources.site import Site
+from finops_pipeline.accounting.telemetry.readings import read_hour
+from finops_pipeline.accounting.telemetry.summaries import summarise
+from finops_pipeline.assets.hours import HOURS, SINGLE_RUN, failing_clearly, hours_of, span_text
+from finops_pipeline.resources.failpoints import reached
+from finops_pipeline.resources.series import window
+from finops_pipeline.resources.site import Site
 
 CLUSTERS_AT_ONCE = 4
 STEP_HOURS = 6

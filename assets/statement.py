@@ -4,11 +4,12 @@ from typing import Any
 
 import dagster as dg
 
-from assets.hours import MONTHS, at, failing_clearly
-from resources.balance import Proof, trial_balance
-from resources.published import first_open_month, month_bounds
-from resources.site import Site
-from resources.statements import publish_statement
+from finops_pipeline.accounting.exact import instant_of
+from finops_pipeline.assets.hours import MONTHS, failing_clearly
+from finops_pipeline.resources.postgres.balance import Proof, trial_balance
+from finops_pipeline.resources.postgres.published import first_open_month, month_bounds
+from finops_pipeline.resources.postgres.statements import publish_statement
+from finops_pipeline.resources.site import Site
 
 CHECK = "trial_balance"
 
@@ -64,7 +65,7 @@ def gpu_allocation(context: dg.AssetExecutionContext, site: dg.ResourceParam[Sit
 
 def publish(site: Site, period: str) -> dict[str, Any]:
     """Publish a month's statement; if it is final, then that of the open month that lists its corrections (A33)."""
-    now = at(site.now_ms())
+    now = instant_of(site.now_ms())
     result = publish_statement(site.database, period, now)
     if result["status"] == "final":
         publish_statement(site.database, first_open_month(site.database, period), now)

@@ -7,15 +7,15 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from assets.hours import HOURS, SINGLE_RUN, at, failing_clearly, gpu_hours, hours_of, span_text
-from assets.samples import stored
-from finops_pipeline.accounting.exact import AccountingError
+from finops_pipeline.accounting.exact import AccountingError, instant_of
 from finops_pipeline.accounting.hour import account_hour
-from finops_pipeline.accounting.storage import storage_usage
-from finops_pipeline.accounting.usage import HourUsage
-from resources.failpoints import reached
-from resources.postgres import attributed
-from resources.site import Site
+from finops_pipeline.accounting.usage.storage import storage_usage
+from finops_pipeline.accounting.usage.workload_hours import HourUsage
+from finops_pipeline.assets.hours import HOURS, SINGLE_RUN, failing_clearly, gpu_hours, hours_of, span_text
+from finops_pipeline.assets.samples import stored
+from finops_pipeline.resources.failpoints import reached
+from finops_pipeline.resources.postgres.client import attributed
+from finops_pipeline.resources.site import Site
 
 CHECK = "fleet_identity"
 
@@ -79,8 +79,8 @@ def use(site: Site, cluster: str, hour: int) -> HourUsage:
     reached("usage landed")
     tables["gpu_usage"] = attributed(usage, site.config.platform_tenant)
     with site.database.transaction() as connection:
-        site.database.hour_lock(connection, cluster, at(hour))
+        site.database.hour_lock(connection, cluster, instant_of(hour))
         for table, rows in tables.items():
-            site.database.replace_hour(connection, table, cluster, [at(hour)], rows)
+            site.database.replace_hour(connection, table, cluster, [instant_of(hour)], rows)
             reached(f"{table} replaced")
     return HourUsage(usage, found.idle, found.fleet)

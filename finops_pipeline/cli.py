@@ -22,13 +22,13 @@ from uuid import UUID
 
 import typer
 
+from finops_pipeline.commands.replica import keep_up, replica_app
 from finops_pipeline.errors import FinopsError, UsageError
-from finops_pipeline.replica import keep_up, replica_app
 
 if TYPE_CHECKING:
-    from finops_pipeline.runner import Outcome
+    from finops_pipeline.commands.runner import Outcome
+    from finops_pipeline.resources.site import Site
     from finops_pipeline.settings import Settings
-    from resources.site import Site
 
 INCOMPLETE = 3
 INTERRUPTED = 130
@@ -158,8 +158,8 @@ def demo(json_output: Json = False) -> None:
 
     Nothing is needed but this program. Everything lies under FINOPS_HOME (.finops); running it again books nothing.
     """
-    from finops_pipeline.show import demo_report
-    from resources.published import read_statement
+    from finops_pipeline.commands.show import demo_report
+    from finops_pipeline.resources.postgres.published import read_statement
 
     settings = _settings()
     for variable, value in (("EAI_DATABASE_URL", settings.database_url), ("FINOPS_LAKE_URL", settings.lake_url)):
@@ -198,7 +198,7 @@ def backfill(from_: From = None, to: To = None, bundle: BundleFolder = None, jso
     if from_ is None and bundle is None and settings.bundle is None:
         raise UsageError("--from is missing: name the first hour, like --from 2026-10-01T00:00Z")
     with _site(settings, bundle) as site:
-        from finops_pipeline.runner import check_hours, missing_hours
+        from finops_pipeline.commands.runner import check_hours, missing_hours
 
         first, past = _span(site, from_, to)
         check_hours(site, first, past)
@@ -214,9 +214,9 @@ def status(json_output: Json = False) -> None:
     A cluster of FINOPS_PROMETHEUS_URLS should be computed up to the last hour that has ended, any other one up to its
     last published hour.
     """
-    from finops_pipeline.show import status_table
-    from resources.database import open_database
-    from resources.published import status as rows_of
+    from finops_pipeline.commands.show import status_table
+    from finops_pipeline.resources.postgres.database import open_database
+    from finops_pipeline.resources.postgres.published import status as rows_of
 
     settings = _settings()
     with open_database(settings) as database:
@@ -231,9 +231,9 @@ def statement(
     format_: Annotated[Format, typer.Option("--format", help="How it is written.")] = Format.TABLE,
 ) -> None:
     """A month's statement: each tenant's deployments, in money, summed from the published hours."""
-    from finops_pipeline.show import statement_text
-    from resources.database import open_database
-    from resources.published import of_tenant, read_statement
+    from finops_pipeline.commands.show import statement_text
+    from finops_pipeline.resources.postgres.database import open_database
+    from finops_pipeline.resources.postgres.published import of_tenant, read_statement
 
     month = _month(period)
     with open_database(_settings()) as database:
@@ -263,8 +263,8 @@ def close_period(
 
     What is booked into it later is listed in the next open month's statement. Exit code 3: something is missing.
     """
-    from finops_pipeline.closing import Request, close_month, lives_of
-    from resources.database import open_database
+    from finops_pipeline.commands.closing import Request, close_month, lives_of
+    from finops_pipeline.resources.postgres.database import open_database
 
     settings = _settings()
     asked = Request(
@@ -289,8 +289,8 @@ def reopen_period(
     json_output: Json = False,
 ) -> None:
     """Make a final month open again; the audit log keeps the reason."""
-    from resources.database import open_database
-    from resources.statements import reopen
+    from finops_pipeline.resources.postgres.database import open_database
+    from finops_pipeline.resources.postgres.statements import reopen
 
     month = _month(period)
     if not reason.strip():
@@ -308,8 +308,8 @@ def verify_audit(json_output: Json = False) -> None:
     15 the chain was rewritten, 16 an old backup was restored; 17 a usage event was changed, 18 removed, 19 added;
     20 a policy, statement or hour is not what the log says; 21 the anchor file is missing. Of several, the first.
     """
-    from finops_pipeline.audit import verify
-    from resources.database import open_database
+    from finops_pipeline.commands.audit import verify
+    from finops_pipeline.resources.postgres.database import open_database
 
     with open_database(_settings()) as database:
         found = verify(database)
@@ -329,9 +329,9 @@ def trial_balance(
     """
     from dataclasses import asdict
 
-    from finops_pipeline.show import balance_table
-    from resources.balance import trial_balance as proofs_of
-    from resources.database import open_database
+    from finops_pipeline.commands.show import balance_table
+    from finops_pipeline.resources.postgres.balance import trial_balance as proofs_of
+    from finops_pipeline.resources.postgres.database import open_database
 
     with open_database(_settings()) as database:
         proofs = proofs_of(database, None if period is None else _month(period))
@@ -349,8 +349,8 @@ def list_findings(
     json_output: Json = False,
 ) -> None:
     """What a person should look at: idle, lost and doubtful capacity; by default of the last 24 published hours."""
-    from finops_pipeline.oversight import findings, findings_text
-    from resources.database import open_database
+    from finops_pipeline.commands.oversight import findings, findings_text
+    from finops_pipeline.resources.postgres.database import open_database
 
     first, past = (_hour(option, text) if text else None for option, text in (("--from", from_), ("--to", to)))
     with open_database(_settings()) as database:
@@ -364,9 +364,9 @@ def list_credits(
     json_output: Json = False,
 ) -> None:
     """All proposed credits, what was decided, and what was given back."""
-    from assets.credits import listed
-    from finops_pipeline.oversight import credits_json, credits_text
-    from resources.database import open_database
+    from finops_pipeline.commands.oversight import credits_json, credits_text
+    from finops_pipeline.resources.credits import listed
+    from finops_pipeline.resources.postgres.database import open_database
 
     with open_database(_settings()) as database:
         rows = listed(database, status_)
@@ -394,8 +394,8 @@ def tenant_usage(
     json_output: Json = False,
 ) -> None:
     """GPU-hours that each tenant was given, by UTC day or month and class, and how much of its quotas that is."""
-    from finops_pipeline.oversight import plain, usage, usage_text
-    from resources.database import open_database
+    from finops_pipeline.commands.oversight import plain, usage, usage_text
+    from finops_pipeline.resources.postgres.database import open_database
 
     first, past = (_hour(option, text).date() if text else None for option, text in (("--from", from_), ("--to", to)))
     with open_database(_settings()) as database:
@@ -412,8 +412,8 @@ def set_tenant_quota(
     json_output: Json = False,
 ) -> None:
     """Set how many GPU-hours a tenant may be given; whoever places workloads enforces it."""
-    from finops_pipeline.oversight import plain, quotas, quotas_text, set_quota
-    from resources.database import open_database
+    from finops_pipeline.commands.oversight import plain, quotas, quotas_text, set_quota
+    from finops_pipeline.resources.postgres.database import open_database
 
     with open_database(_settings()) as database:
         set_quota(database, str(tenant), placed_class, period, None if hours == "none" else _decimal(hours))
@@ -424,8 +424,8 @@ def set_tenant_quota(
 @quotas_app.command("list")
 def list_quotas(json_output: Json = False) -> None:
     """All quotas."""
-    from finops_pipeline.oversight import plain, quotas, quotas_text
-    from resources.database import open_database
+    from finops_pipeline.commands.oversight import plain, quotas, quotas_text
+    from finops_pipeline.resources.postgres.database import open_database
 
     with open_database(_settings()) as database:
         rows = quotas(database)
@@ -441,8 +441,8 @@ def list_fair_shares(
     json_output: Json = False,
 ) -> None:
     """Who used less than its share, as Slurm's classic algorithm defines it: above 0.5 is less, below is more."""
-    from finops_pipeline.oversight import fairshare, fairshare_json, fairshare_text
-    from resources.database import open_database
+    from finops_pipeline.commands.oversight import fairshare, fairshare_json, fairshare_text
+    from finops_pipeline.resources.postgres.database import open_database
 
     if context.invoked_subcommand is not None:
         return
@@ -458,8 +458,8 @@ def set_fair_share(
     parent: Annotated[str | None, typer.Option(metavar="ACCOUNT", help="The account that it belongs to.")] = None,
 ) -> None:
     """Give an account or a tenant its shares."""
-    from finops_pipeline.oversight import set_share
-    from resources.database import open_database
+    from finops_pipeline.commands.oversight import set_share
+    from finops_pipeline.resources.postgres.database import open_database
 
     with open_database(_settings()) as database:
         set_share(database, node, parent, _decimal(shares))
@@ -481,7 +481,7 @@ def explain_amount(
 
     What it prints recomputes to the amount.
     """
-    from finops_pipeline.explain import explain_event, explain_hour, open_sources, tree_text
+    from finops_pipeline.commands.explain import explain_event, explain_hour, open_sources, tree_text
 
     wanted = [value is not None for value in (tenant, deployment, hour)]
     if any(wanted) != all(wanted) or (event_id is None) != all(wanted):
@@ -501,8 +501,8 @@ def add_policies(
     json_output: Json = False,
 ) -> None:
     """Add policies from a file, all or none; one whose id is known must have the same content (A22)."""
-    from resources.bundle import read_policies
-    from resources.database import open_database
+    from finops_pipeline.resources.bundle.files import read_policies
+    from finops_pipeline.resources.postgres.database import open_database
 
     if not file.is_file():
         raise UsageError(f"{file}: there is no such file")
@@ -515,7 +515,7 @@ def add_policies(
 @policies_app.command("list")
 def list_policies(json_output: Json = False) -> None:
     """All policies."""
-    from finops_pipeline.show import policies_table
+    from finops_pipeline.commands.show import policies_table
 
     rows = _policies()
     _print(rows, policies_table(rows), json_output)
@@ -524,7 +524,7 @@ def list_policies(json_output: Json = False) -> None:
 @policies_app.command("show")
 def show_policy(policy_id: Annotated[str, typer.Argument(metavar="ID")], json_output: Json = False) -> None:
     """One policy, with all its fields."""
-    from finops_pipeline.show import fields_text
+    from finops_pipeline.commands.show import fields_text
 
     found = next((row for row in _policies() if row["id"] == policy_id), None)
     if found is None:
@@ -540,7 +540,7 @@ def sql(
     json_output: Json = False,
 ) -> None:
     """Ask the lake in DuckDB's SQL; every table is a view: gpu_usage, gpu_cost_allocation, dcgm_series, SHOW TABLES."""
-    from finops_pipeline.show import sql_session
+    from finops_pipeline.commands.show import sql_session
 
     sql_session(_settings(), query, as_json=json_output)
 
@@ -560,7 +560,7 @@ def doctor(bundle: BundleFolder = None, json_output: Json = False) -> None:
 @app.command(short_help="Start Dagster's UI and daemon.")
 def dev(port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the UI, on 127.0.0.1.")] = 3000) -> None:
     """Start Dagster's UI and its daemon on FINOPS_HOME, until interrupted: backfills, schedules, lineage, checks."""
-    from finops_pipeline.runner import dagster_home, instance_of
+    from finops_pipeline.commands.runner import dagster_home, instance_of
 
     settings = _settings()
     with instance_of(settings):
@@ -579,8 +579,8 @@ def _decide(credit_id: str, reason: str, by: str | None, json_output: bool, *, a
     import getpass
     from dataclasses import asdict
 
-    from assets.credits import decide
-    from resources.database import open_database
+    from finops_pipeline.resources.credits import decide
+    from finops_pipeline.resources.postgres.database import open_database
 
     with open_database(_settings()) as database:
         made = decide(database, credit_id, approve=approve, reason=reason, decided_by=by or getpass.getuser())
@@ -615,7 +615,7 @@ def _demo_bundle(folder: Path) -> Path:
 @contextmanager
 def _site(settings: Settings, bundle: Path | None) -> Iterator[Site]:
     """The opened installation: a bundle's if one is named, else the one that the settings describe."""
-    from resources.site import open_site
+    from finops_pipeline.resources.site import open_site
 
     with open_site(settings, bundle or settings.bundle) as site:
         yield site
@@ -625,9 +625,17 @@ def _run(
     settings: Settings, site: Site, spans: Sequence[tuple[datetime, datetime]], out: Path | None, *, quiet: bool
 ) -> Outcome:
     """Run spans of hours one after the other, with progress over all of them; their files go to `out`."""
-    from finops_pipeline.export import export, prepare
-    from finops_pipeline.runner import STAGES, booked_since, check_hours, instance_of, joined, last_arrival, run_hours
-    from finops_pipeline.show import progress
+    from finops_pipeline.commands.export import export, prepare
+    from finops_pipeline.commands.runner import (
+        STAGES,
+        booked_since,
+        check_hours,
+        instance_of,
+        joined,
+        last_arrival,
+        run_hours,
+    )
+    from finops_pipeline.commands.show import progress
 
     for first, past in spans:
         check_hours(site, first, past)
@@ -709,13 +717,13 @@ def _report(outcome: Outcome, settings: Settings, json_output: bool) -> None:
 
 
 def _policies() -> list[dict[str, Any]]:
-    from resources.database import open_database
+    from finops_pipeline.resources.postgres.database import open_database
 
     with open_database(_settings()) as database:
         return list(database.read_policies().to_pylist())
 
 
 def _print(data: object, text: str, as_json: bool) -> None:
-    from finops_pipeline.show import json_text
+    from finops_pipeline.commands.show import json_text
 
     typer.echo(json_text(data) if as_json else text, nl=False)

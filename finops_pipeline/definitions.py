@@ -10,21 +10,21 @@ from itertools import groupby
 import dagster as dg
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 
-from assets.allocation import gpu_cost_allocation
-from assets.events import usage_events
-from assets.records import SOURCES, platform_records
-from assets.replica import usage_events_replica
-from assets.samples import gpu_samples
-from assets.series import dcgm_series
-from assets.statement import gpu_allocation
-from assets.usage import gpu_usage
+from finops_pipeline.assets.allocation import gpu_cost_allocation
+from finops_pipeline.assets.events import usage_events
+from finops_pipeline.assets.records import SOURCES, platform_records
+from finops_pipeline.assets.replica import usage_events_replica
+from finops_pipeline.assets.samples import gpu_samples
+from finops_pipeline.assets.series import dcgm_series
+from finops_pipeline.assets.statement import gpu_allocation
+from finops_pipeline.assets.usage import gpu_usage
 from finops_pipeline.errors import UsageError
 from finops_pipeline.notifications import held_but_idle_sensor
+from finops_pipeline.resources.bundle.files import Bundle
+from finops_pipeline.resources.clickhouse.client import Replica
+from finops_pipeline.resources.postgres.database import open_database
+from finops_pipeline.resources.site import Site, open_site
 from finops_pipeline.settings import CLUSTER_NAME, Settings, environment, load_settings
-from resources.bundle import Bundle
-from resources.clickhouse import Replica
-from resources.database import open_database
-from resources.site import Site, open_site
 
 PREFIX = "FINOPS_ASSET_PREFIX"
 """Variable with the first part of the asset keys, where several code locations share a Dagster instance: to Dagster

@@ -17,13 +17,13 @@ from typing import Any
 
 import dagster as dg
 
-from finops_pipeline.accounting.consumption import gpu_hours
-from finops_pipeline.accounting.scene import Kind
+from finops_pipeline.accounting.findings.kinds import Kind
+from finops_pipeline.accounting.money.quotas import gpu_hours
 from finops_pipeline.errors import FinopsError, SourceError
+from finops_pipeline.resources.postgres.client import Database
+from finops_pipeline.resources.postgres.database import open_database
+from finops_pipeline.resources.webhook import Webhook
 from finops_pipeline.settings import environment, load_settings
-from resources.database import open_database
-from resources.postgres import Database
-from resources.webhook import Webhook
 
 NAMESPACE = uuid.UUID("0d3a3b53-6d3e-4c25-8f0a-4a8b5c1f2c11")
 KIND = Kind.HELD_BUT_IDLE.code

@@ -5,7 +5,7 @@ the file behind the database, and the next writer catches up; a line that was no
 Keep the file on another machine or a write-once store, and back it up: it is what an old or rewritten database is
 recognised by.
 
-What belongs here: the file. What does not: judging the chain by it (`accounting.audit`).
+What belongs here: the file. What does not: judging the chain by it (`accounting.audit.chain`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from finops_pipeline.accounting.audit import AnchorLine
+from finops_pipeline.accounting.audit.chain import AnchorLine
 from finops_pipeline.errors import FinopsError
 
 _LINE = re.compile(rb"(\d{1,18}) ([0-9a-f]{64}) (\S{20,30})\n")

@@ -1,212 +1,187 @@
-"""Credits in Postgres: proposals, decisions, and what the ledger must hold of them.
+"""Credits on the way: proposed after each hour, decided by a person, kept in step with the charge.
 
-What belongs here: rows in and out, in the caller's transaction. What does not: when something is proposed and who may
-decide (assets/credits.py), and the arithmetic (accounting/credits.py).
+What belongs here: the order of things and the transactions. What does not: SQL (resources/postgres/credits.py), arithmetic
+(accounting/money/credits.py), and how an hour is booked (`events`).
 """
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from fractions import Fraction
+from decimal import Decimal
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
+from uuid import UUID
 
-import msgspec
-import pyarrow as pa
+from finops_pipeline.accounting.exact import HOUR_MS, instant_of
+from finops_pipeline.accounting.holding.lifecycle import running_intervals
+from finops_pipeline.accounting.money.credits import Allocated, hours_of, instant_text, lost_windows, proposals
+from finops_pipeline.errors import UsageError
+from finops_pipeline.resources.postgres import credits as stored
+from finops_pipeline.resources.postgres.client import Database
+from finops_pipeline.resources.postgres.copy import Connection
+from finops_pipeline.resources.postgres.usage_rows import event_rows
+from finops_pipeline.resources.site import Site
 
-from contracts import lake
-from finops_pipeline.accounting.arrays import texts
-from finops_pipeline.accounting.credits import (
-    KINDS,
-    Allocated,
-    Charge,
-    Proposal,
-    credit_rows,
-    evidence,
-    grants,
-)
-from finops_pipeline.accounting.exact import HOUR_MS, hour_text, rows_of
-from finops_pipeline.accounting.ledger import booked_sums, differences
-from resources.postgres import Database
-from resources.postgres_arrow import Connection
-
-Account = tuple[str, str, str]
-"""tenant, deployment, currency"""
-PROPOSED = pa.schema(
-    [pa.field(name, pa.string()) for name in ("id", "cluster", "workload_id", "tenant_id", "deployment_id", "currency")]
-    + [pa.field(name, lake.INSTANT) for name in ("window_from", "window_to")]
-    + [pa.field("gpu_seconds", lake.SECONDS), pa.field("amount", lake.AMOUNT)]
-    + [pa.field(name, pa.string()) for name in ("reason", "shares", "evidence", "status")]
-)
-_CHARGES = pa.schema(
-    [pa.field("hour", lake.INSTANT)]
-    + [pa.field(name, pa.string()) for name in ("tenant_id", "deployment_id", "currency")]
-    + [pa.field("gpu_seconds", lake.SECONDS), pa.field("amount", lake.AMOUNT), pa.field("estimated", pa.bool_())]
-)
+LOOK_BACK_HOURS = 48
 
 
-def at(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, UTC)
+def propose(site: Site, cluster: str, hours: Sequence[int]) -> int:
+    """Bring the proposals up to date that these hours may change; how many there are of those workloads now.
 
-
-def suspects(database: Database, connection: Connection, cluster: str, first: int, past: int) -> list[str]:
-    """Workloads whose proposals the hours of `[first, past)` may change."""
-    found = database.query(
-        "SELECT workload_id FROM eai.findings WHERE cluster = %s AND hour >= %s AND hour < %s"
-        " AND kind IN ('no_sign_of_life', 'node_failure')"
-        " UNION SELECT workload_id FROM eai.credit_proposals WHERE cluster = %s AND status = 'proposed'"
-        " AND window_from < %s AND window_to >= %s ORDER BY 1",
-        (cluster, at(first), at(past), cluster, at(past), at(first)),
-        connection=connection,
-    )
-    return [str(workload) for workload in texts(found["workload_id"])]
-
-
-def findings_of(database: Database, connection: Connection, cluster: str, workload_id: str) -> pa.Table:
-    """FINDINGS of a workload that may tell of a credit, in their order."""
-    return database.query(
-        "SELECT cluster, hour, kind, subject, workload_id, tenant_id::text, first_at, last_at, seconds, detail"
-        " FROM eai.findings WHERE cluster = %s AND workload_id = %s AND kind = ANY(%s) ORDER BY hour, first_at",
-        (cluster, workload_id, list(KINDS)),
-        schema=lake.FINDINGS,
-        connection=connection,
-    )
-
-
-def events_of(
-    database: Database, connection: Connection, cluster: str, workload_id: str, *, default_cluster: bool
-) -> pa.Table:
-    """WORKLOAD_EVENTS of one workload, in order of arrival."""
-    return database.query(
-        "SELECT event_id, occurred_at, workload_id, tenant_id::text, deployment_id, namespace, pod, from_state,"
-        " to_state, gpu_count, placed_class, node, gpu_uuids, reason FROM eai.workload_events"
-        " WHERE workload_id = %s AND (cluster = %s OR (cluster IS NULL AND %s)) ORDER BY seq",
-        (workload_id, cluster, default_cluster),
-        schema=lake.WORKLOAD_EVENTS,
-        connection=connection,
-    )
-
-
-def charges_of(
-    database: Database, connection: Connection, cluster: str, workload_id: str, hours: Iterable[int]
-) -> list[Charge]:
-    """What the ledger holds of a workload in these hours, by account; what is unpriced is no charge."""
-    found = database.query(
-        "SELECT hour, tenant_id, deployment_id, currency, coalesce(sum(gpu_seconds), 0) AS gpu_seconds,"
-        " sum(amount) AS amount, coalesce(bool_or(estimated) FILTER (WHERE latest), false) AS estimated"
-        " FROM (SELECT period_start AS hour, tenant_id::text, deployment_id, cost_currency AS currency, gpu_seconds,"
-        "   cost_amount AS amount, estimated,"
-        "   revision = max(revision) OVER (PARTITION BY period_start, gpu_model, tenant_id) AS latest"
-        "   FROM eai.usage_events WHERE usage_type = 'gpu_local' AND cluster = %s AND workload_id = %s"
-        "   AND period_start = ANY(%s)) AS events"
-        " WHERE currency IS NOT NULL GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4",
-        (cluster, workload_id, [at(hour) for hour in hours]),
-        schema=_CHARGES,
-        connection=connection,
-    )
-    return [Charge(*row) for row in rows_of(found, *_CHARGES.names)]
-
-
-def decided_windows(
-    database: Database, connection: Connection, cluster: str, workload_id: str
-) -> dict[Account, list[tuple[int, int]]]:
-    """Windows of a workload that somebody decided about, by account; epoch ms."""
-    found = database.query(
-        "SELECT tenant_id::text, deployment_id, currency, window_from, window_to FROM eai.credit_proposals"
-        " WHERE cluster = %s AND workload_id = %s AND status <> 'proposed'",
-        (cluster, workload_id),
-        schema=pa.schema([PROPOSED.field(name) for name in _DECIDED]),
-        connection=connection,
-    )
-    windows: dict[Account, list[tuple[int, int]]] = defaultdict(list)
-    for *account, begin, end in rows_of(found, *_DECIDED):
-        windows[account[0], account[1], account[2]].append((begin, end))
-    return windows
-
-
-_DECIDED = ("tenant_id", "deployment_id", "currency", "window_from", "window_to")
-
-
-def replace_proposals(
-    database: Database,
-    connection: Connection,
-    cluster: str,
-    workload_id: str,
-    proposals: Iterable[Proposal],
-    events: pa.Table,
-) -> int:
-    """Make these the undecided proposals of a workload; `events` is its WORKLOAD_EVENTS. Returns how many."""
-    rows = [
-        {
-            **{name: getattr(proposal, name) for name in PROPOSED.names[:6]},
-            "window_from": proposal.lost.begin,
-            "window_to": proposal.lost.end,
-            "gpu_seconds": proposal.gpu_seconds,
-            "amount": proposal.amount,
-            "reason": proposal.lost.reason,
-            "shares": json.dumps({hour_text(hour): str(share) for hour, share in sorted(proposal.shares.items())}),
-            "evidence": json.dumps(evidence(proposal.lost, events)),
-            "status": "proposed",
-        }
-        for proposal in proposals
-    ]
-    return database.replace(
-        connection,
-        "credit_proposals",
-        pa.Table.from_pylist(rows, PROPOSED),
-        cluster=cluster,
-        workload_id=workload_id,
-        status="proposed",
-    )
-
-
-def credit_differences(
-    database: Database,
-    connection: Connection,
-    cluster: str,
-    hours: Collection[int],
-    allocated_of: Callable[[str], Allocated] | None = None,
-) -> list[dict[str, Any]]:
-    """The events that bring the approved credits of these hours up to what is charged now (A32).
-
-    The caller holds the hours' locks. `allocated_of` tells a workload's allocated time afresh, where its events may
-    have changed; without it the shares that were approved count. Nothing new is no event.
+    The days before are looked at too: a run that was killed between booking and proposing is caught up with.
     """
-    span = (at(min(hours)), at(max(hours) + HOUR_MS))
-    found = connection.execute(
-        "SELECT id::text, workload_id, tenant_id::text, deployment_id, currency, window_from, window_to, shares"
-        " FROM eai.credit_proposals WHERE status = 'approved' AND cluster = %s AND window_from < %s AND window_to > %s"
-        " ORDER BY decided_at, id",
-        (cluster, span[1], span[0]),
-    ).fetchall()
-    if not found:
-        return []
-    by_workload: dict[str, list[tuple[str, Account, dict[int, Fraction]]]] = defaultdict(list)
-    for credit_id, workload, tenant, deployment, currency, begin, end, told in found:
-        if allocated_of is None:
-            shares = {_ms(datetime.fromisoformat(hour)): Fraction(share) for hour, share in told.items()}
-        else:
-            shares = allocated_of(workload).shares(_ms(begin), _ms(end))
-        here = {hour: share for hour, share in shares.items() if hour in hours}
-        by_workload[workload].append((credit_id, (tenant, deployment, currency), here))
-    parts = [
-        part
-        for workload, credits_ in by_workload.items()
-        for part in grants(credits_, charges_of(database, connection, cluster, workload, hours))
-    ]
-    return differences(*credit_rows(cluster, parts), booked_sums(_booked(connection, cluster, hours)))
+    first, past = min(hours) - LOOK_BACK_HOURS * HOUR_MS, max(hours) + HOUR_MS
+    count = 0
+    with site.database.transaction() as connection:
+        site.database.credits_lock(connection, cluster)
+        for workload in stored.suspects(site.database, connection, cluster, first, past):
+            count += _propose(site, connection, cluster, workload)
+    return count
 
 
-def _booked(connection: Connection, cluster: str, hours: Collection[int]) -> list[dict[str, Any]]:
-    """The documents of the credits that the ledger holds of these hours."""
-    rows = connection.execute(
-        "SELECT document FROM eai.usage_events WHERE usage_type = 'gpu_local' AND cluster = %s"
-        " AND period_start = ANY(%s) AND workload_id LIKE 'credit:%%'",
-        (cluster, [at(hour) for hour in hours]),
-    ).fetchall()
-    return [msgspec.json.decode(document) for (document,) in rows]
+def _propose(site: Site, connection: Connection, cluster: str, workload: str) -> int:
+    database = site.database
+    events = stored.events_of(database, connection, cluster, workload, default_cluster=site.is_default(cluster))
+    allocated = Allocated(running_intervals(events, site.now_ms(), site.config), workload, site.config)
+    lost = lost_windows(stored.findings_of(database, connection, cluster, workload), allocated, site.config)
+    hours = sorted({hour for span in lost for hour in hours_of(span.begin, span.end)})
+    charges = stored.charges_of(database, connection, cluster, workload, hours)
+    decided = stored.decided_windows(database, connection, cluster, workload)
+    found = [proposal for span in lost for proposal in proposals(cluster, workload, span, allocated, charges, decided)]
+    return stored.replace_proposals(database, connection, cluster, workload, found, events)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What came of a decision."""
+
+    id: str
+    status: str
+    amount: Decimal
+    """given back by its events so far; 0 for a rejected one"""
+    currency: str
+    booked: int
+    """events that this call booked: none if it was decided before"""
+
+
+def decide(
+    database: Database, credit_id: str, *, approve: bool, reason: str, decided_by: str, now: datetime | None = None
+) -> Decision:
+    """Approve or reject a proposal, book what is approved, and say so in the audit log, in one transaction.
+
+    The same decision again changes nothing. UsageError for an unknown id, another decision before, no reason, or
+    nothing that is left to give back.
+    """
+    if not reason.strip() or not decided_by.strip():
+        raise UsageError(f"credit {credit_id}: a decision needs a reason and somebody who decides")
+    status = "approved" if approve else "rejected"
+    with database.transaction() as connection:
+        found = _locked(database, connection, credit_id)
+        hours = list(hours_of(_ms(found["window_from"]), _ms(found["window_to"])))
+        if found["status"] not in ("proposed", status):
+            raise UsageError(
+                f"credit {credit_id} was {found['status']} by {found['decided_by']}: {found['decision_reason']};"
+                " what was decided stays"
+            )
+        new = found["status"] == "proposed"
+        if new:
+            connection.execute(
+                "UPDATE eai.credit_proposals SET status = %s, decided_by = %s, decided_at = %s, decision_reason = %s"
+                " WHERE id = %s",
+                (status, decided_by.strip(), now or datetime.now(UTC), reason.strip(), credit_id),
+            )
+        events = _book(database, connection, found["cluster"], hours) if approve else []
+        amount = _booked_amount(connection, credit_id)
+        if new and approve and amount <= 0:
+            raise UsageError(f"credit {credit_id}: nothing is charged for this time any more; reject it instead")
+        at_time = now or datetime.now(UTC)
+        for hour, some in groupby(events, key=itemgetter("period_start")):
+            database.append_audit(
+                connection, "credit.booked", _booking(credit_id, found["cluster"], hour, list(some)), at_time
+            )
+        if new:
+            payload = {
+                "credit_id": credit_id,
+                **{name: found[name] for name in ("cluster", "workload_id", "tenant_id", "deployment_id", "currency")},
+                "window_from": instant_text(_ms(found["window_from"])),
+                "window_to": instant_text(_ms(found["window_to"])),
+                "amount": f"{amount:f}",
+                "reason": reason.strip(),
+                "decided_by": decided_by.strip(),
+                "event_ids": [event["event_id"] for event in events],
+            }
+            database.append_audit(connection, f"credit.{status}", payload, at_time)
+    return Decision(credit_id, status, amount, found["currency"], len(events))
+
+
+def _locked(database: Database, connection: Connection, credit_id: str) -> dict[str, Any]:
+    """The proposal, with nobody else at its hours or its workload's proposals."""
+    names = (
+        *("cluster", "workload_id", "tenant_id", "deployment_id", "currency", "window_from", "window_to"),
+        *("status", "decided_by", "decision_reason"),
+    )
+    try:
+        UUID(credit_id)
+    except ValueError:
+        raise UsageError(f"credit {credit_id}: not an id; `finops credits list` shows them") from None
+    query = (
+        "SELECT cluster, workload_id, tenant_id::text, deployment_id, currency, window_from, window_to, status,"
+        " decided_by, decision_reason FROM eai.credit_proposals WHERE id = %s"
+    )
+    row = connection.execute(query, (credit_id,)).fetchone()
+    if row is not None:
+        for hour in hours_of(_ms(row[5]), _ms(row[6])):
+            database.hour_lock(connection, row[0], instant_of(hour))
+        database.credits_lock(connection, row[0])
+        again = connection.execute(query, (credit_id,)).fetchone()
+        if again is not None and again[5:7] != row[5:7]:
+            raise UsageError(f"credit {credit_id} was computed anew just now: look at it again")
+        row = again
+    if row is None:
+        raise UsageError(f"credit {credit_id}: there is none with this id; `finops credits list` shows all")
+    return dict(zip(names, row, strict=True))
+
+
+def _book(database: Database, connection: Connection, cluster: str, hours: Sequence[int]) -> list[dict[str, Any]]:
+    events = stored.credit_differences(database, connection, cluster, hours)
+    database.copy(connection, "usage_events", event_rows(events))
+    return events
+
+
+def _booking(credit_id: str, cluster: str, hour: str, events: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What the audit log keeps of the events of one hour, as of any that are booked."""
+    hashes = "".join(event["content_sha256"] for event in events)
+    return {
+        "credit_id": credit_id,
+        "cluster": cluster,
+        "hour": hour,
+        "events": len(events),
+        "events_sha256": hashlib.sha256(hashes.encode()).hexdigest(),
+    }
+
+
+def _booked_amount(connection: Connection, credit_id: str) -> Decimal:
+    row = connection.execute(
+        "SELECT coalesce(-sum(cost_amount), 0) FROM eai.usage_events WHERE workload_id = 'credit:' || %s", (credit_id,)
+    ).fetchone()
+    return Decimal(row[0]) if row else Decimal(0)
+
+
+def listed(database: Database, status: str | None = None) -> list[dict[str, Any]]:
+    """All proposals, or those of a status, the latest window last, with what their events gave back."""
+    found = database.query(
+        "SELECT p.id::text, p.status, p.reason, p.cluster, p.workload_id, p.tenant_id::text, p.deployment_id,"
+        " p.window_from, p.window_to, p.gpu_seconds, p.amount, p.currency, p.decided_by, p.decided_at,"
+        " p.decision_reason, p.evidence::text, (SELECT coalesce(-sum(e.cost_amount), 0) FROM eai.usage_events e"
+        "   WHERE e.workload_id = 'credit:' || p.id) AS given_back"
+        " FROM eai.credit_proposals p WHERE p.status = coalesce(%s, p.status) ORDER BY p.window_from, p.id",
+        (status,),
+    )
+    return list(found.to_pylist())
 
 
 def _ms(instant: datetime) -> int:

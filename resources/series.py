@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from contracts.lake import DCGM_SERIES, INSTANT
+from finops_pipeline.contracts.lake import DCGM_SERIES, INSTANT
 
 Ids: TypeAlias = npt.NDArray[np.int64]
 Millis: TypeAlias = npt.NDArray[np.int64]

@@ -18,14 +18,14 @@ import pyarrow as pa
 
 from finops_pipeline.accounting.config import AccountingConfig
 from finops_pipeline.errors import UsageError
+from finops_pipeline.resources.bundle.files import NOBODY, Bundle
+from finops_pipeline.resources.clickhouse.client import Replica
+from finops_pipeline.resources.lake.lake import Lake
+from finops_pipeline.resources.postgres.client import Database
+from finops_pipeline.resources.postgres.database import open_database
+from finops_pipeline.resources.prometheus.client import PrometheusDoor
+from finops_pipeline.resources.series import window
 from finops_pipeline.settings import Settings
-from resources.bundle import NOBODY, Bundle
-from resources.clickhouse import Replica
-from resources.database import open_database
-from resources.lake import Lake
-from resources.postgres import Database
-from resources.prometheus import PrometheusDoor
-from resources.series import window
 
 
 class SeriesDoor(Protocol):

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 from psycopg import sql
 
-from resources import embedded
-from resources.postgres import Database
+from finops_pipeline.resources.embedded import server as embedded
+from finops_pipeline.resources.postgres.client import Database
 
 
 class Databases:

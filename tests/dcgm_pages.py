@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from resources.openmetrics import read_series
+from finops_pipeline.resources.bundle.openmetrics import read_series
 
 START = 1_790_848_800_000
 """2026-10-01T10:00:00Z"""

@@ -1,7 +1,7 @@
 """The ClickHouse replica of `eai.usage_events`: its tables and views, and which columns are copied.
 
 Belongs here: DDL, one statement a file, and the columns by kind, from which both sides compute the same digest of a
-row. Does not: connecting, copying, comparing (resources/clickhouse.py, resources/ledger_source.py). Rules: A31, A32.
+row. Does not: connecting, copying, comparing (resources/clickhouse). Rules: A31, A32.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The Postgres schema `eai`, as Alembic migrations that run on a connection the caller opened.
 
-Belongs here: roles, tables, policies, triggers, comments. Does not: connecting, retrying, data (resources/postgres.py).
+Belongs here: roles, tables, policies, triggers, comments. Does not: connecting, retrying, data (resources/postgres).
 A released version is never edited; a change is a new file in `versions/` and a new `HEAD`.
 """
 
@@ -38,7 +38,7 @@ def upgrade(connection: Connection) -> None:
     connection.execute(text("CREATE SCHEMA IF NOT EXISTS eai AUTHORIZATION eai_owner"))
     connection.execute(text("SET LOCAL ROLE eai_owner"))
     config = Config()
-    config.set_main_option("script_location", "contracts:migrations")
+    config.set_main_option("script_location", "finops_pipeline.contracts:migrations")
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
     connection.execute(text("RESET ROLE"))

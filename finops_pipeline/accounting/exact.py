@@ -57,6 +57,11 @@ def units_of(value: Decimal, places: int) -> int:
     return units
 
 
+def instant_of(ms: int) -> datetime:
+    """Epoch milliseconds as an instant in UTC (A1)."""
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
 def rows_of(table: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
     """The named columns of each row as Python values, instants as epoch milliseconds (A1)."""
     columns = (table[name] for name in names)

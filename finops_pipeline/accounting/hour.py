@@ -11,22 +11,22 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from contracts.lake import HOUR_FACTS
-from finops_pipeline.accounting.around import lay_together, summarise
 from finops_pipeline.accounting.arrays import texts
 from finops_pipeline.accounting.config import REACH_HOURS, AccountingConfig
-from finops_pipeline.accounting.deployments import pod_owners
 from finops_pipeline.accounting.exact import HOUR_MS
-from finops_pipeline.accounting.findings import findings_table
-from finops_pipeline.accounting.holding import Instants, hold
-from finops_pipeline.accounting.lifecycle import running_intervals
-from finops_pipeline.accounting.pieces import hour_pieces, places
-from finops_pipeline.accounting.readings import read_hour
-from finops_pipeline.accounting.samples import samples_table
-from finops_pipeline.accounting.scene import Scene
-from finops_pipeline.accounting.shares import fleet_states, holdings_table, matches_table
-from finops_pipeline.accounting.usage import HourUsage, hour_usage, pods_of
-from finops_pipeline.accounting.visibility import presence
+from finops_pipeline.accounting.findings.context import Scene
+from finops_pipeline.accounting.findings.search import findings_table
+from finops_pipeline.accounting.holding.deployments import pod_owners
+from finops_pipeline.accounting.holding.holders import Instants, hold
+from finops_pipeline.accounting.holding.lifecycle import running_intervals
+from finops_pipeline.accounting.telemetry.readings import read_hour
+from finops_pipeline.accounting.telemetry.summaries import lay_together, summarise
+from finops_pipeline.accounting.telemetry.visibility import presence
+from finops_pipeline.accounting.usage.pieces import hour_pieces, places
+from finops_pipeline.accounting.usage.samples import samples_table
+from finops_pipeline.accounting.usage.shares import fleet_states, holdings_table, matches_table
+from finops_pipeline.accounting.usage.workload_hours import HourUsage, hour_usage, pods_of
+from finops_pipeline.contracts.lake import HOUR_FACTS
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 It looks and changes nothing; under a lake in a bucket it writes a small object, and removes it. Whatever breaks is a
 remark: one check that fails never stops the others.
 What belongs here: the sequence. What does not: the checks, a module each, and the judgement of DCGM series
-(`accounting.diagnosis`).
+(`doctor.diagnosis`).
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from finops_pipeline.accounting.diagnosis import Remark
 from finops_pipeline.doctor.cluster import cluster_remarks
 from finops_pipeline.doctor.database import database_remarks
+from finops_pipeline.doctor.diagnosis import Remark
 from finops_pipeline.doctor.files import bundle_remarks
 from finops_pipeline.doctor.local import config_of, lake_remarks, needed, settings_of
 from finops_pipeline.doctor.report import as_json, as_text, failed, guarded
-from resources.site import wall_clock_ms
+from finops_pipeline.resources.site import wall_clock_ms
 
 __all__ = ["as_json", "as_text", "diagnose", "failed"]
 

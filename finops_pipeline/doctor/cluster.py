@@ -1,7 +1,7 @@
 """A cluster's Prometheus: connection, clock, retention, and the DCGM series of the last minutes.
 
 What belongs here: asking through the door and judging the server. What does not: judging series
-(`accounting.diagnosis`).
+(`doctor.diagnosis`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 
 from finops_pipeline.accounting.arrays import texts
 from finops_pipeline.accounting.config import AccountingConfig
-from finops_pipeline.accounting.diagnosis import Level, Remark, diagnose_series, likely_quantity
 from finops_pipeline.accounting.exact import HOUR_MS
+from finops_pipeline.doctor.diagnosis import Level, Remark, diagnose_series, likely_quantity
 from finops_pipeline.doctor.report import clock_remark, guarded, utc_text
+from finops_pipeline.resources.prometheus.client import Health, PrometheusDoor
+from finops_pipeline.resources.site import prometheus_door
 from finops_pipeline.settings import Settings
-from resources.prometheus import Health, PrometheusDoor
-from resources.site import prometheus_door
 
 SPAN_MS: Final = 15 * 60_000
 """How much of the present is looked at."""

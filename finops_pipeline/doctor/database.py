@@ -12,12 +12,12 @@ from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Final
 
-from contracts import migrations
-from finops_pipeline.accounting.diagnosis import Level, Remark
+from finops_pipeline.contracts import migrations
+from finops_pipeline.doctor.diagnosis import Level, Remark
 from finops_pipeline.doctor.report import age_text, clock_remark, guarded
+from finops_pipeline.resources.embedded import server as embedded
+from finops_pipeline.resources.postgres.health import OWNER, PIPELINE, ROLES, DatabaseProbe, Platform, Server
 from finops_pipeline.settings import Settings
-from resources import embedded
-from resources.postgres_health import OWNER, PIPELINE, ROLES, DatabaseProbe, Platform, Server
 
 OLDEST: Final = 150_000
 QUIET_FOR: Final = timedelta(days=1)

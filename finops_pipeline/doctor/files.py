@@ -15,14 +15,14 @@ import pyarrow as pa
 
 from finops_pipeline.accounting.arrays import Ints, ints, texts, whole
 from finops_pipeline.accounting.config import AccountingConfig
-from finops_pipeline.accounting.diagnosis import Level, Remark, diagnose_series
 from finops_pipeline.accounting.exact import HOUR_MS, hour_text
 from finops_pipeline.doctor.database import record_remarks
+from finops_pipeline.doctor.diagnosis import Level, Remark, diagnose_series
 from finops_pipeline.doctor.report import guarded
+from finops_pipeline.resources.bundle.files import Bundle
+from finops_pipeline.resources.postgres.health import Platform
+from finops_pipeline.resources.series import window
 from finops_pipeline.settings import accounting_tables
-from resources.bundle import Bundle
-from resources.postgres_health import Platform
-from resources.series import window
 
 
 def bundle_remarks(folder: Path, now: int) -> Iterable[Remark]:

@@ -15,13 +15,13 @@ from datetime import timedelta
 from typing import Any, Final
 
 from finops_pipeline.accounting.config import AccountingConfig
-from finops_pipeline.accounting.diagnosis import Level, Remark
 from finops_pipeline.accounting.exact import HOUR_MS, hour_text
+from finops_pipeline.doctor.diagnosis import Level, Remark
 from finops_pipeline.doctor.report import age_text
 from finops_pipeline.errors import FinopsError, UsageError
+from finops_pipeline.resources.lake.bucket import Bucket
+from finops_pipeline.resources.lake.lake import Lake
 from finops_pipeline.settings import Settings, accounting_tables, load_settings, read_toml
-from resources.lake import Lake
-from resources.lake_bucket import Bucket
 
 ROOM_BYTES: Final = 1 << 30
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from finops_pipeline.accounting.diagnosis import Level, Remark
+from finops_pipeline.doctor.diagnosis import Level, Remark
 from finops_pipeline.errors import FinopsError
 
 SKEW_WARN_SECONDS, SKEW_FAIL_SECONDS = 2.0, 60.0

@@ -232,11 +232,11 @@ def _site(gpus: int, url: str, home: Path, series: Any = None, hours: int = 1) -
     from contextlib import ExitStack
 
     from finops_pipeline.accounting.config import AccountingConfig, CardLimit
+    from finops_pipeline.resources.lake.lake import Lake
+    from finops_pipeline.resources.postgres.database import open_database
+    from finops_pipeline.resources.prometheus.client import PrometheusDoor
+    from finops_pipeline.resources.site import FileDoor, Site
     from finops_pipeline.settings import load_settings
-    from resources.database import open_database
-    from resources.lake import Lake
-    from resources.prometheus import PrometheusDoor
-    from resources.site import FileDoor, Site
 
     stack = ExitStack()
     settings = load_settings({"FINOPS_HOME": str(home)})
@@ -256,7 +256,7 @@ def _hour(gpus: int, url: str, home: Path, landed: int | None) -> dict[str, floa
 
 
 def _stages_of_an_hour(gpus: int, url: str, home: Path, landed: int | None) -> dict[str, float]:
-    from assets import allocation, events, records, samples, series, usage
+    from finops_pipeline.assets import allocation, events, records, samples, series, usage
 
     stack, site = _site(gpus, url, home, fleet.hour_series(gpus, fleet.START) if landed else None)
     watch, hour = Stopwatch(), fleet.START
@@ -278,7 +278,7 @@ def _stages_of_an_hour(gpus: int, url: str, home: Path, landed: int | None) -> d
 def _through_dagster(gpus: int, url: str, home: Path) -> int:
     import dagster as dg
 
-    from finops_pipeline.runner import run_hours
+    from finops_pipeline.commands.runner import run_hours
 
     stack, site = _site(gpus, url, home)
     first = datetime.fromtimestamp(fleet.START / 1000, UTC)
@@ -296,7 +296,7 @@ def _small_day(home: Path) -> tuple[Any, Any, list[int]]:
 
 def _day_without_dagster(home: Path) -> float:
     """Seconds; what is left of it is Dagster's bookkeeping, which does not depend on the number of GPUs."""
-    from assets import allocation, events, records, samples, series, usage
+    from finops_pipeline.assets import allocation, events, records, samples, series, usage
 
     stack, site, span = _small_day(home)
     with stack:
@@ -314,7 +314,7 @@ def _day_without_dagster(home: Path) -> float:
 def _day_through_dagster(home: Path) -> float:
     import dagster as dg
 
-    from finops_pipeline.runner import run_hours
+    from finops_pipeline.commands.runner import run_hours
 
     stack, site, _ = _small_day(home)
     first = datetime.fromtimestamp(fleet.START / 1000, UTC)
@@ -368,8 +368,8 @@ def _naive(url: str, folder: Path) -> float:
 
 def _land(gpus: int, hours: int, folder: Path) -> None:
     """Hours of readings as `dcgm_series` lands them, and the records of each."""
-    from assets import records, series
-    from resources.series import window
+    from finops_pipeline.assets import records, series
+    from finops_pipeline.resources.series import window
 
     one = fleet.hour_series(gpus, fleet.START)
     stack, site = _site(gpus, "", folder, one, hours)
@@ -402,7 +402,7 @@ def _aggregate(folder: Path) -> int:
 
 def _allocate_range(gpus: int, hours: int, folder: Path) -> dict[str, float]:
     """Landed Parquet to allocation, as the assets run it but without Dagster."""
-    from assets import allocation, samples, usage
+    from finops_pipeline.assets import allocation, samples, usage
 
     stack, site = _site(gpus, "", folder, fleet.hour_series(1, fleet.START), hours)
     watch = Stopwatch()

@@ -12,7 +12,7 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 
-from contracts import lake
+from finops_pipeline.contracts import lake
 
 START = 1_790_848_800_000
 HOUR_MS = 3_600_000

@@ -84,11 +84,11 @@ def book_an_hour(url: str, home: Path) -> float:
     from contextlib import ExitStack
     from threading import Event
 
-    from assets import allocation, events, records, samples, series, usage
     from finops_pipeline.accounting.config import AccountingConfig
-    from resources.lake import Lake
-    from resources.postgres import Database
-    from resources.site import FileDoor, Site
+    from finops_pipeline.assets import allocation, events, records, samples, series, usage
+    from finops_pipeline.resources.lake.lake import Lake
+    from finops_pipeline.resources.postgres.client import Database
+    from finops_pipeline.resources.site import FileDoor, Site
     from tests.bench import fleet
 
     with ExitStack() as stack:

@@ -9,12 +9,12 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from finops_pipeline.audit import verify
-from finops_pipeline.export import export
-from finops_pipeline.runner import booked_since, last_arrival, run_hours
+from finops_pipeline.commands.audit import verify
+from finops_pipeline.commands.export import export
+from finops_pipeline.commands.runner import booked_since, last_arrival, run_hours
+from finops_pipeline.resources.postgres.balance import trial_balance
+from finops_pipeline.resources.site import open_site
 from finops_pipeline.settings import load_settings
-from resources.balance import trial_balance
-from resources.site import open_site
 from tests.databases import Databases
 
 CASES = sorted(path.name for path in Path(__file__).parent.iterdir() if (path / "bundle.toml").exists())

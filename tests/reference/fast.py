@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from contracts.lake import DCGM_SERIES, DEPLOYMENTS, GPU_INVENTORY, WORKLOAD_EVENTS
-from finops_pipeline.accounting.around import summarise
 from finops_pipeline.accounting.config import AccountingConfig, CardLimit
+from finops_pipeline.accounting.holding.lifecycle import running_intervals
 from finops_pipeline.accounting.hour import account_hour, sample_hour
-from finops_pipeline.accounting.lifecycle import running_intervals
-from finops_pipeline.accounting.readings import read_hour
+from finops_pipeline.accounting.telemetry.readings import read_hour
+from finops_pipeline.accounting.telemetry.summaries import summarise
+from finops_pipeline.contracts.lake import DCGM_SERIES, DEPLOYMENTS, GPU_INVENTORY, WORKLOAD_EVENTS
 
 from .reference import DAY, HOUR, Event, Hour, Sample
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from contracts import lake
-from finops_pipeline.accounting.allocation import allocate
-from finops_pipeline.accounting.policies import PolicyBook
-from finops_pipeline.accounting.statement import statement, statement_json
-from finops_pipeline.accounting.tokens import clean_tokens
+from finops_pipeline.accounting.money.allocation import allocate
+from finops_pipeline.accounting.money.policies import PolicyBook
+from finops_pipeline.accounting.money.statement import statement, statement_json
+from finops_pipeline.accounting.money.tokens import clean_tokens
+from finops_pipeline.contracts import lake
 
 from .billing import Month, Site
 from .pricing import Row, milliseconds

@@ -15,19 +15,19 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
-from assets.events import book
-from contracts import lake
-from finops_pipeline.accounting.allocation import allocate
-from finops_pipeline.accounting.closing import Life
 from finops_pipeline.accounting.config import AccountingConfig
-from finops_pipeline.accounting.policies import PolicyBook
-from finops_pipeline.closing import Closing, Request, close_month
-from resources.anchor import Anchor
-from resources.lake import Lake
-from resources.postgres import Database, attributed
-from resources.published import month_bounds
-from resources.site import Site
-from resources.statements import publish_statement
+from finops_pipeline.accounting.money.allocation import allocate
+from finops_pipeline.accounting.money.closing import Life
+from finops_pipeline.accounting.money.policies import PolicyBook
+from finops_pipeline.assets.events import book
+from finops_pipeline.commands.closing import Closing, Request, close_month
+from finops_pipeline.contracts import lake
+from finops_pipeline.resources.anchor import Anchor
+from finops_pipeline.resources.lake.lake import Lake
+from finops_pipeline.resources.postgres.client import Database, attributed
+from finops_pipeline.resources.postgres.published import month_bounds
+from finops_pipeline.resources.postgres.statements import publish_statement
+from finops_pipeline.resources.site import Site
 
 ALICE = "a0000000-0000-4000-8000-00000000000a"
 BOB = "b0000000-0000-4000-8000-00000000000b"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import dagster as dg
 
-from finops_pipeline.runner import run_hours
+from finops_pipeline.commands.runner import run_hours
+from finops_pipeline.resources.site import Site, open_site
 from finops_pipeline.settings import load_settings
-from resources.site import Site, open_site
 from tests.databases import Databases
 
 

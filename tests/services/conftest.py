@@ -13,10 +13,10 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from finops_pipeline.commands.export import export
+from finops_pipeline.commands.runner import Outcome, booked_since, last_arrival, run_hours
 from finops_pipeline.demo.generate import generate
-from finops_pipeline.export import export
-from finops_pipeline.runner import Outcome, booked_since, last_arrival, run_hours
-from resources.site import Site
+from finops_pipeline.resources.site import Site
 from tests.databases import Databases
 
 FINOPS = Path(sys.executable).with_name("finops")

@@ -16,10 +16,10 @@ import psycopg
 import pytest
 import rfc8785
 
-from finops_pipeline.accounting.audit import GENESIS
-from finops_pipeline.audit import Verification, columns_of, verify
-from resources.anchor import Anchor, AnchorError
-from resources.postgres import Database
+from finops_pipeline.accounting.audit.chain import GENESIS
+from finops_pipeline.commands.audit import Verification, columns_of, verify
+from finops_pipeline.resources.anchor import Anchor, AnchorError
+from finops_pipeline.resources.postgres.client import Database
 from tests.databases import Databases
 from tests.services.books import BOB, HOUR, NOW, POLICY, Books, Used
 

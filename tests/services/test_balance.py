@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from resources.balance import Proof, trial_balance
+from finops_pipeline.resources.postgres.balance import Proof, trial_balance
 from tests.databases import Databases
 from tests.services.books import BOB, HOUR, POLICY, Books, Used
 

@@ -23,9 +23,9 @@ import pytest
 import typer.main
 
 from finops_pipeline.cli import app
-from finops_pipeline.runner import STAGES
-from resources import embedded
-from resources.postgres import Database
+from finops_pipeline.commands.runner import STAGES
+from finops_pipeline.resources.embedded import server as embedded
+from finops_pipeline.resources.postgres.client import Database
 from tests.databases import Databases
 from tests.services.conftest import FINOPS, Finops
 from tests.services.prometheus_server import free_port

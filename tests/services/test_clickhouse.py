@@ -24,18 +24,19 @@ import pyarrow as pa
 import pytest
 from pydantic import SecretStr
 
-from assets.replica import AGREES
-from contracts.clickhouse import COLUMNS, EVENTS, NOTES, SUMMED, VIEWS, Kind
+from finops_pipeline.assets.replica import AGREES
+from finops_pipeline.commands.runner import run_hours, run_replica
+from finops_pipeline.contracts.clickhouse import COLUMNS, EVENTS, NOTES, SUMMED, VIEWS, Kind
 from finops_pipeline.definitions import definitions, replica_sensor
 from finops_pipeline.errors import FinopsError, SourceError, UsageError
-from finops_pipeline.runner import run_hours, run_replica
+from finops_pipeline.resources.clickhouse import client as clickhouse
+from finops_pipeline.resources.clickhouse import ledger_source, replication
+from finops_pipeline.resources.clickhouse.client import ClickHouse, Replica
+from finops_pipeline.resources.clickhouse.ledger_source import Day
+from finops_pipeline.resources.clickhouse.replication import NOTHING, rebuild, status, sync
+from finops_pipeline.resources.postgres.client import Database
+from finops_pipeline.resources.site import open_site
 from finops_pipeline.settings import load_settings
-from resources import clickhouse, ledger_source, replication
-from resources.clickhouse import ClickHouse, Replica
-from resources.ledger_source import Day
-from resources.postgres import Database
-from resources.replication import NOTHING, rebuild, status, sync
-from resources.site import open_site
 from tests.databases import Databases
 from tests.services.clickhouse_front import ClickHouseFront
 from tests.services.prometheus_server import own_certificate
@@ -364,9 +365,9 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from pydantic import SecretStr
-from resources import replication
-from resources.clickhouse import ClickHouse, Replica
-from resources.postgres import Database
+from finops_pipeline.resources.clickhouse import replication
+from finops_pipeline.resources.clickhouse.client import ClickHouse, Replica
+from finops_pipeline.resources.postgres.client import Database
 where, url, folder, ledger = sys.argv[1:]
 replication.BATCH_ROWS = 11
 name, calls = ("_insert", 4) if where == "inside a batch" else ("note", 2)
@@ -814,7 +815,7 @@ def test_a_filter_on_a_view_does_not_bring_a_superseded_row_back(database: Datab
 OTHER = """
 import sys
 from pathlib import Path
-from resources.clickhouse import Replica
+from finops_pipeline.resources.clickhouse.client import Replica
 with Replica("on", folder=Path(sys.argv[1])).open():
     print("open", flush=True)
     sys.stdin.read()

@@ -15,15 +15,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from assets.credits import decide
-from finops_pipeline.accounting.closing import Life
-from finops_pipeline.accounting.statement import statement_json
-from finops_pipeline.audit import verify
-from finops_pipeline.closing import Closing, Request, close_month
+from finops_pipeline.accounting.money.closing import Life
+from finops_pipeline.accounting.money.statement import statement_json
+from finops_pipeline.commands.audit import verify
+from finops_pipeline.commands.closing import Closing, Request, close_month
 from finops_pipeline.errors import UsageError
-from resources.balance import trial_balance
-from resources.published import read_statement
-from resources.statements import reopen
+from finops_pipeline.resources.credits import decide
+from finops_pipeline.resources.postgres.balance import trial_balance
+from finops_pipeline.resources.postgres.published import read_statement
+from finops_pipeline.resources.postgres.statements import reopen
 from tests.databases import Databases
 from tests.services.books import ALICE, BOB, HOUR, NOW, POLICY, Books, Used
 

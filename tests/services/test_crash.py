@@ -23,18 +23,18 @@ import dagster as dg
 import psycopg
 import pytest
 
-from assets.events import refuse_conflicts
-from finops_pipeline.accounting.closing import Life
-from finops_pipeline.closing import Request, close_month
+from finops_pipeline.accounting.money.closing import Life
+from finops_pipeline.assets.events import refuse_conflicts
+from finops_pipeline.commands.closing import Request, close_month
+from finops_pipeline.commands.export import export
+from finops_pipeline.commands.runner import booked_since, run_hours
 from finops_pipeline.errors import FinopsError, UsageError
-from finops_pipeline.export import export
-from finops_pipeline.runner import booked_since, run_hours
+from finops_pipeline.resources.failpoints import VARIABLE
+from finops_pipeline.resources.postgres.client import Database
+from finops_pipeline.resources.postgres.database import open_database
+from finops_pipeline.resources.postgres.published import read_statement
+from finops_pipeline.resources.site import open_site
 from finops_pipeline.settings import load_settings
-from resources.database import open_database
-from resources.failpoints import VARIABLE
-from resources.postgres import Database
-from resources.published import read_statement
-from resources.site import open_site
 from tests.databases import Databases
 
 CASE = "24-idle-policies-and-weights"

@@ -16,12 +16,12 @@ import dagster as dg
 import pytest
 from dagster._core.errors import DagsterExecutionInterruptedError
 
-from assets.events import usage_events
+from finops_pipeline.assets.events import usage_events
+from finops_pipeline.commands.runner import INSTANCE_SETTINGS
 from finops_pipeline.definitions import HOURLY, KEY, definitions, hourly_schedule, monthly_schedule
-from finops_pipeline.runner import INSTANCE_SETTINGS
+from finops_pipeline.resources.postgres.client import Database
+from finops_pipeline.resources.site import Site, open_site
 from finops_pipeline.settings import load_settings
-from resources.postgres import Database
-from resources.site import Site, open_site
 from tests.databases import Databases
 from tests.services.conftest import Run
 from tests.services.dagster_server import DagsterServer

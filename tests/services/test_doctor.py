@@ -17,12 +17,12 @@ import pytest
 from psycopg import sql
 from typer.testing import CliRunner
 
-from contracts import migrations
 from finops_pipeline import doctor
-from finops_pipeline.accounting.diagnosis import Level, Remark
 from finops_pipeline.cli import app
-from resources import embedded
-from resources.postgres import Database
+from finops_pipeline.contracts import migrations
+from finops_pipeline.doctor.diagnosis import Level, Remark
+from finops_pipeline.resources.embedded import server as embedded
+from finops_pipeline.resources.postgres.client import Database
 from tests.services.prometheus_server import Answer, Fault, FaultProxy, PrometheusServer, free_port
 
 TENANT = "a0000000-0000-4000-8000-00000000000a"

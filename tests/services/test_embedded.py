@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from finops_pipeline.errors import UsageError
-from resources import embedded
+from finops_pipeline.resources.embedded import server as embedded
 
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534
@@ -72,7 +72,7 @@ def answers(url: str) -> bool:
 
 HOLD = """
     import sys, pathlib
-    from resources import embedded
+    from finops_pipeline.resources.embedded import server as embedded
     server = embedded.start(pathlib.Path(sys.argv[1]))
     print(server.port, flush=True)
     sys.stdin.readline()

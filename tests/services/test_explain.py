@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from contracts import lake
-from finops_pipeline.accounting.evidence import TABLES
+from finops_pipeline.accounting.audit.explanation import TABLES
+from finops_pipeline.commands.explain import Sources, explain_event, explain_hour, tree_text
+from finops_pipeline.commands.show import json_text
+from finops_pipeline.contracts import lake
 from finops_pipeline.errors import UsageError
-from finops_pipeline.explain import Sources, explain_event, explain_hour, tree_text
-from finops_pipeline.show import json_text
-from resources.site import Site
+from finops_pipeline.resources.site import Site
 from tests.databases import Databases
 from tests.services.books import ALICE, Books, Used
 from tests.services.case_runs import ran

@@ -16,16 +16,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from contracts.lake import DEPLOYMENTS, GPU_INVENTORY, WORKLOAD_EVENTS
-from finops_pipeline.accounting.around import summarise
 from finops_pipeline.accounting.config import DEFAULT_METRICS, AccountingConfig
-from finops_pipeline.accounting.diagnosis import Level, Remark
 from finops_pipeline.accounting.exact import HOUR_MS
 from finops_pipeline.accounting.hour import account_hour, sample_hour
-from finops_pipeline.accounting.readings import read_hour
+from finops_pipeline.accounting.telemetry.readings import read_hour
+from finops_pipeline.accounting.telemetry.summaries import summarise
+from finops_pipeline.contracts.lake import DEPLOYMENTS, GPU_INVENTORY, WORKLOAD_EVENTS
 from finops_pipeline.doctor import as_text, diagnose
-from resources.prometheus import PrometheusDoor
-from resources.series import window
+from finops_pipeline.doctor.diagnosis import Level, Remark
+from finops_pipeline.resources.prometheus.client import PrometheusDoor
+from finops_pipeline.resources.series import window
 from tests.services.exporter import HELD, IDLE, MODEL, NAMESPACE, NODE, POD, Exporter
 from tests.services.prometheus_server import PrometheusServer, programs
 

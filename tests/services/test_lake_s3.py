@@ -27,17 +27,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from assets.hours import failing_clearly
-from contracts.lake import TABLES
 from finops_pipeline import doctor
 from finops_pipeline.accounting.config import AccountingConfig
+from finops_pipeline.assets.hours import failing_clearly
+from finops_pipeline.contracts.lake import TABLES
 from finops_pipeline.errors import FinopsError, SourceError, UsageError
-from resources import lake_bucket
-from resources.failpoints import VARIABLE
-from resources.lake import Lake
-from resources.lake_layout import HOUR_MS
-from resources.postgres import Database
-from resources.site import Site
+from finops_pipeline.resources.failpoints import VARIABLE
+from finops_pipeline.resources.lake import bucket as lake_bucket
+from finops_pipeline.resources.lake.lake import Lake
+from finops_pipeline.resources.lake.layout import HOUR_MS
+from finops_pipeline.resources.postgres.client import Database
+from finops_pipeline.resources.site import Site
 from tests.databases import Databases
 from tests.services.conftest import Finops
 from tests.services.s3_server import KEY, SECRET, S3Server
@@ -157,7 +157,7 @@ def test_a_writer_killed_in_its_upload_leaves_the_old_hour(table: str, text: str
     store.fault("PUT", text, "hang")
     script = textwrap.dedent(
         f"""
-        from resources.lake import Lake
+        from finops_pipeline.resources.lake.lake import Lake
         from tests.services import test_lake_s3 as tests
         rows = tests.fleet() if {table!r} == "fleet_hours" else tests.big_series()
         Lake({lake.where!r}).write({table!r}, "dc1", {H10}, rows)

@@ -13,12 +13,12 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from finops_pipeline.errors import FinopsError
+from finops_pipeline.resources.bundle.files import Bundle
+from finops_pipeline.resources.postgres.client import Database
+from finops_pipeline.resources.postgres.copy import with_constant
+from finops_pipeline.resources.prometheus.client import PrometheusDoor
+from finops_pipeline.resources.site import Site, open_site
 from finops_pipeline.settings import load_settings
-from resources.bundle import Bundle
-from resources.postgres import Database
-from resources.postgres_arrow import with_constant
-from resources.prometheus import PrometheusDoor
-from resources.site import Site, open_site
 from tests.databases import Databases
 from tests.services.conftest import Run
 from tests.services.prometheus_server import (

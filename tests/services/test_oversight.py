@@ -24,19 +24,19 @@ import psycopg
 import pytest
 from pydantic import SecretStr
 
-from assets.credits import decide, listed
 from finops_pipeline import cli
-from finops_pipeline.audit import verify
+from finops_pipeline.commands.audit import verify
+from finops_pipeline.commands.oversight import fairshare, quotas, set_quota, set_share, usage
+from finops_pipeline.commands.runner import run_hours
 from finops_pipeline.errors import UsageError
 from finops_pipeline.notifications import Told, held_but_idle_sensor, tell
-from finops_pipeline.oversight import fairshare, quotas, set_quota, set_share, usage
-from finops_pipeline.runner import run_hours
+from finops_pipeline.resources.credits import decide, listed
+from finops_pipeline.resources.postgres.balance import trial_balance
+from finops_pipeline.resources.postgres.published import read_statement
+from finops_pipeline.resources.postgres.statements import publish_statement
+from finops_pipeline.resources.site import Site, open_site
+from finops_pipeline.resources.webhook import Webhook
 from finops_pipeline.settings import load_settings
-from resources.balance import trial_balance
-from resources.published import read_statement
-from resources.site import Site, open_site
-from resources.statements import publish_statement
-from resources.webhook import Webhook
 from tests.databases import Databases
 
 A, PLATFORM = "a0000000-0000-4000-8000-00000000000a", "ff000000-0000-4000-8000-0000000000ff"

@@ -20,11 +20,11 @@ import sqlalchemy as sa
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
-from contracts import lake, migrations
+from finops_pipeline.contracts import lake, migrations
 from finops_pipeline.errors import SourceError, UsageError
-from resources import embedded
-from resources.postgres import Database, attributed
-from resources.sample_runs import sample_runs
+from finops_pipeline.resources.embedded import server as embedded
+from finops_pipeline.resources.postgres.client import Database, attributed
+from finops_pipeline.resources.postgres.sample_runs import sample_runs
 
 ALICE = "a0000000-0000-4000-8000-00000000000a"
 BOB = "b0000000-0000-4000-8000-00000000000b"
@@ -160,7 +160,7 @@ def test_two_processes_may_migrate_at_once(empty: dict[str, str]) -> None:
 
 def test_head_is_the_last_migration() -> None:
     config = Config()
-    config.set_main_option("script_location", "contracts:migrations")
+    config.set_main_option("script_location", "finops_pipeline.contracts:migrations")
     assert ScriptDirectory.from_config(config).get_current_head() == migrations.HEAD
 
 
@@ -659,7 +659,9 @@ def test_an_administrator_prepares_the_roles_for_a_plain_login(package: Path | N
         with psycopg.connect(server.admin_url, autocommit=True) as connection:
             connection.execute("CREATE ROLE plain LOGIN PASSWORD 'pw'")
             connection.execute(f"GRANT CREATE ON DATABASE {embedded.DATABASE} TO plain")
-            connection.execute(files("contracts.migrations").joinpath("roles.sql").read_text(encoding="utf-8"))
+            connection.execute(
+                files("finops_pipeline.contracts.migrations").joinpath("roles.sql").read_text(encoding="utf-8")
+            )
             connection.execute("GRANT eai_owner, eai_pipeline TO plain")
         url = sa.make_url(server.url).set(username="plain", password="pw").render_as_string(hide_password=False)
         database = Database(url)

@@ -16,10 +16,10 @@ import pytest
 import requests
 
 from finops_pipeline.errors import SourceError, UsageError
-from resources import prometheus
-from resources.openmetrics import read_series
-from resources.prometheus import PrometheusDoor, pull_many
-from resources.series import window
+from finops_pipeline.resources.bundle.openmetrics import read_series
+from finops_pipeline.resources.prometheus import client as prometheus
+from finops_pipeline.resources.prometheus.client import PrometheusDoor, pull_many
+from finops_pipeline.resources.series import window
 from tests.services.prometheus_server import (
     Answer,
     Fault,

@@ -17,14 +17,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from contracts.lake import DCGM_SERIES
 from finops_pipeline.accounting.config import DEFAULT_METRICS, AccountingConfig
-from finops_pipeline.accounting.readings import HourReadings, read_hour
+from finops_pipeline.accounting.telemetry.readings import HourReadings, read_hour
+from finops_pipeline.contracts.lake import DCGM_SERIES
 from finops_pipeline.doctor.cluster import METRICS_LIKE
 from finops_pipeline.errors import SourceError
-from resources.openmetrics import read_series
-from resources.prometheus import PrometheusDoor
-from resources.series import window
+from finops_pipeline.resources.bundle.openmetrics import read_series
+from finops_pipeline.resources.prometheus.client import PrometheusDoor
+from finops_pipeline.resources.series import window
 from tests.services.prometheus_server import PrometheusServer, load_blocks, programs
 from tests.services.victoria_server import VictoriaServer, program, sample_lines
 

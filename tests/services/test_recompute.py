@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 
-from resources.postgres import Database
+from finops_pipeline.resources.postgres.client import Database
 from tests.databases import Databases
 
 TEN = datetime(2026, 10, 1, 10, tzinfo=UTC)

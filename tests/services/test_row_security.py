@@ -21,8 +21,8 @@ import sqlalchemy as sa
 from psycopg import sql
 
 from finops_pipeline.errors import UsageError
-from resources.postgres import Database
-from resources.postgres_arrow import Connection
+from finops_pipeline.resources.postgres.client import Database
+from finops_pipeline.resources.postgres.copy import Connection
 from tests.databases import Databases
 
 ALICE = "a0000000-0000-4000-8000-00000000000a"

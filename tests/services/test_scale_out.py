@@ -20,17 +20,17 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from finops_pipeline.audit import verify
+from finops_pipeline.commands.audit import verify
+from finops_pipeline.commands.runner import INSTANCE_SETTINGS, run_hours
 from finops_pipeline.definitions import HOURLY, KEY, PREFIX
-from finops_pipeline.runner import INSTANCE_SETTINGS, run_hours
+from finops_pipeline.resources.anchor import Anchor
+from finops_pipeline.resources.bundle.files import Bundle
+from finops_pipeline.resources.postgres.balance import trial_balance
+from finops_pipeline.resources.postgres.client import Database
+from finops_pipeline.resources.postgres.copy import with_constant
+from finops_pipeline.resources.postgres.published import read_statement
+from finops_pipeline.resources.site import open_site
 from finops_pipeline.settings import load_settings
-from resources.anchor import Anchor
-from resources.balance import trial_balance
-from resources.bundle import Bundle
-from resources.postgres import Database
-from resources.postgres_arrow import with_constant
-from resources.published import read_statement
-from resources.site import open_site
 from tests.databases import Databases
 from tests.services.conftest import Finops
 from tests.services.dagster_server import CodeServer, DagsterServer

@@ -20,12 +20,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts import lake
-from finops_pipeline.accounting.allocation import allocate, check_parts, dedicated_owners
 from finops_pipeline.accounting.exact import HOUR_MS, AccountingError, rows_of
-from finops_pipeline.accounting.policies import PolicyBook
-from finops_pipeline.accounting.storage import storage_usage
-from finops_pipeline.accounting.tokens import clean_tokens
+from finops_pipeline.accounting.holding.deployments import dedicated_owners
+from finops_pipeline.accounting.money.allocation import allocate, check_parts
+from finops_pipeline.accounting.money.policies import PolicyBook
+from finops_pipeline.accounting.money.tokens import clean_tokens
+from finops_pipeline.accounting.usage.storage import storage_usage
+from finops_pipeline.contracts import lake
 
 CASES = Path(__file__).parents[1] / "cases"
 CASE_NAMES = sorted(path.name for path in CASES.iterdir() if path.is_dir())

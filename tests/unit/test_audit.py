@@ -13,7 +13,7 @@ import rfc8785
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finops_pipeline.accounting.audit import (
+from finops_pipeline.accounting.audit.chain import (
     GENESIS,
     AnchorLine,
     ChainReport,
@@ -22,7 +22,7 @@ from finops_pipeline.accounting.audit import (
     check_chain,
     policy_sha256,
 )
-from resources.anchor import Anchor, AnchorError
+from finops_pipeline.resources.anchor import Anchor, AnchorError
 
 AT = "2026-11-02T03:00:00.000Z"
 

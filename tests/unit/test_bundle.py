@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.lake import TABLES
+from finops_pipeline.contracts.lake import TABLES
 from finops_pipeline.errors import UsageError
-from resources.bundle import Bundle, instant_ms
+from finops_pipeline.resources.bundle.files import Bundle, instant_ms
 
 TENANT = "a0000000-0000-4000-8000-00000000000a"
 PLATFORM = "ff000000-0000-4000-8000-0000000000ff"

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finops_pipeline.accounting.closing import Life, MonthFacts, coverage, gate, spans
 from finops_pipeline.accounting.exact import HOUR_MS
+from finops_pipeline.accounting.money.closing import Life, MonthFacts, coverage, gate, spans
 
 FIRST = 1_790_812_800_000  # 2026-10-01T00:00:00Z
 PAST = FIRST + 744 * HOUR_MS

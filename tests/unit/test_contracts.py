@@ -15,9 +15,9 @@ import pytest
 import rfc8785
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
-from contracts import lake
-from contracts.policy import FIELDS, PolicyError, validate_policy
-from finops_pipeline.accounting.ledger import booked_sums, differences
+from finops_pipeline.accounting.money.ledger import booked_sums, differences
+from finops_pipeline.contracts import lake
+from finops_pipeline.contracts.policy import FIELDS, PolicyError, validate_policy
 
 V1 = Path(__file__).parents[2] / "contracts" / "v1"
 SCHEMAS = {path.name.removesuffix(".schema.json"): path for path in sorted(V1.glob("*.schema.json"))}

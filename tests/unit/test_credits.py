@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
-from contracts.lake import FINDINGS, WORKLOAD_EVENTS
 from finops_pipeline.accounting.config import AccountingConfig
-from finops_pipeline.accounting.credits import (
+from finops_pipeline.accounting.exact import HOUR_MS
+from finops_pipeline.accounting.holding.lifecycle import running_intervals
+from finops_pipeline.accounting.money.credits import (
     Allocated,
     Charge,
     Lost,
@@ -28,9 +29,8 @@ from finops_pipeline.accounting.credits import (
     proposals,
     without,
 )
-from finops_pipeline.accounting.exact import HOUR_MS
-from finops_pipeline.accounting.ledger import booked_sums, differences
-from finops_pipeline.accounting.lifecycle import running_intervals
+from finops_pipeline.accounting.money.ledger import booked_sums, differences
+from finops_pipeline.contracts.lake import FINDINGS, WORKLOAD_EVENTS
 
 TEN = 1_790_848_800_000  # 2026-10-01T10:00:00Z
 MINUTE = 60_000

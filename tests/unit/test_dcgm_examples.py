@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from contracts.lake import DEPLOYMENTS, GPU_INVENTORY, WORKLOAD_EVENTS
 from finops_pipeline.accounting.config import FINE, AccountingConfig, CardLimit, Quantity
 from finops_pipeline.accounting.hour import account_hour, sample_hour
-from finops_pipeline.accounting.readings import HourReadings, read_hour
+from finops_pipeline.accounting.telemetry.readings import HourReadings, read_hour
+from finops_pipeline.contracts.lake import DEPLOYMENTS, GPU_INVENTORY, WORKLOAD_EVENTS
 from tests.dcgm_pages import START, Scrapes, once
 
 HOUR = 3_600_000

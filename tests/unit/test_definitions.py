@@ -8,7 +8,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets.hours import HOURS, MONTHS, SINGLE_RUN
+from finops_pipeline.assets.hours import HOURS, MONTHS, SINGLE_RUN
 from finops_pipeline.definitions import EXTERNAL, HOURLY, MONTHLY, REPLICA, build, definitions
 
 SOURCES = "allocation_policies deployment_storage deployments gpu_inventory token_usage workload_events"

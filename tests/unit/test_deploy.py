@@ -24,9 +24,9 @@ from dagster_k8s import job as jobs
 from dagster_k8s import launcher as launchers
 from kubernetes import client
 
+from finops_pipeline.commands.runner import INSTANCE_SETTINGS
 from finops_pipeline.definitions import HOURLY, MONTHLY, PREFIX, under_prefix
 from finops_pipeline.errors import UsageError
-from finops_pipeline.runner import INSTANCE_SETTINGS
 from finops_pipeline.settings import VARIABLES, Settings, load_settings
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from finops_pipeline.accounting.config import AccountingConfig, CardLimit, Quantity
-from finops_pipeline.accounting.diagnosis import Level, Remark, diagnose_series, likely_quantity
+from finops_pipeline.doctor.diagnosis import Level, Remark, diagnose_series, likely_quantity
 from finops_pipeline.settings import accounting_tables
 from tests.dcgm_pages import START, Scrapes
 

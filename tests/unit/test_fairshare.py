@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.lake import GPU_COST_ALLOCATION, GPU_USAGE
-from finops_pipeline.accounting.consumption import against_quotas, gpu_hours, quota_used, tenant_hours
 from finops_pipeline.accounting.exact import AccountingError
-from finops_pipeline.accounting.fairshare import FairShareError, Node, decayed, fair_shares
+from finops_pipeline.accounting.money.fair_share import FairShareError, Node, decayed, fair_shares
+from finops_pipeline.accounting.money.quotas import against_quotas, gpu_hours, quota_used, tenant_hours
+from finops_pipeline.contracts.lake import GPU_COST_ALLOCATION, GPU_USAGE
 
 WEEK = 7 * 24 * 3600
 HOUR = 1_790_848_800_000

@@ -13,14 +13,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from contracts.lake import DCGM_SERIES, DEPLOYMENTS, GPU_INVENTORY, WORKLOAD_EVENTS
-from finops_pipeline.accounting.around import summarise
 from finops_pipeline.accounting.config import AccountingConfig, FindingLimits
 from finops_pipeline.accounting.exact import HOUR_MS
+from finops_pipeline.accounting.findings.context import listed, stretches
+from finops_pipeline.accounting.findings.kinds import Kind
+from finops_pipeline.accounting.findings.liveness import tells_failure
 from finops_pipeline.accounting.hour import account_hour, sample_hour
-from finops_pipeline.accounting.readings import read_hour
-from finops_pipeline.accounting.scene import Kind, listed, stretches
-from finops_pipeline.accounting.signs import tells_failure
+from finops_pipeline.accounting.telemetry.readings import read_hour
+from finops_pipeline.accounting.telemetry.summaries import summarise
+from finops_pipeline.contracts.lake import DCGM_SERIES, DEPLOYMENTS, GPU_INVENTORY, WORKLOAD_EVENTS
 from tests.reference.fast import config_of, records_of, series_of
 from tests.reference.fleets import fleet_of
 

@@ -17,9 +17,8 @@ import rfc8785
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts import lake
 from finops_pipeline.accounting.exact import AccountingError
-from finops_pipeline.accounting.ledger import (
+from finops_pipeline.accounting.money.ledger import (
     BOOKED,
     EVENT_NAMESPACE,
     booked_sums,
@@ -27,6 +26,7 @@ from finops_pipeline.accounting.ledger import (
     differences,
     event_id,
 )
+from finops_pipeline.contracts import lake
 
 H10 = 1_790_848_800_000  # 2026-10-01T10:00:00Z
 HOUR = datetime(2026, 10, 1, 10, tzinfo=UTC)

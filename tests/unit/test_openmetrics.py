@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts.lake import DCGM_SERIES
+from finops_pipeline.contracts.lake import DCGM_SERIES
 from finops_pipeline.errors import UsageError
-from resources import openmetrics
-from resources.openmetrics import read_series
-from resources.series import SeriesBuilder, window
+from finops_pipeline.resources.bundle import openmetrics
+from finops_pipeline.resources.bundle.openmetrics import read_series
+from finops_pipeline.resources.series import SeriesBuilder, window
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Samples = list[tuple[int, float]]

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts import lake
 from finops_pipeline.accounting.exact import HOUR_MS, AccountingError
-from finops_pipeline.accounting.policies import PolicyBook, TokenWeights, minor_digits, token_weights
+from finops_pipeline.accounting.money.policies import PolicyBook, TokenWeights, minor_digits, token_weights
+from finops_pipeline.contracts import lake
 
 H10 = 1_790_848_800_000  # 2026-10-01T10:00:00Z
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import lake
-from finops_pipeline.accounting.tokens import token_counts
+from finops_pipeline.accounting.money.tokens import token_counts
+from finops_pipeline.contracts import lake
 from tests.reference.billing import Month, month_of
 from tests.reference.cases import rows_of
 from tests.reference.fast_pricing import cells, price_month, statements, table_of

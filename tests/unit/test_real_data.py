@@ -20,13 +20,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from contracts.lake import DCGM_SERIES, DEPLOYMENTS, GPU_INVENTORY, WORKLOAD_EVENTS
-from finops_pipeline.accounting.around import summarise
 from finops_pipeline.accounting.config import AccountingConfig
 from finops_pipeline.accounting.exact import HOUR_MS
 from finops_pipeline.accounting.hour import HourSamples, account_hour, sample_hour
-from finops_pipeline.accounting.readings import read_hour
-from resources.series import SeriesBuilder, window
+from finops_pipeline.accounting.telemetry.readings import read_hour
+from finops_pipeline.accounting.telemetry.summaries import summarise
+from finops_pipeline.contracts.lake import DCGM_SERIES, DEPLOYMENTS, GPU_INVENTORY, WORKLOAD_EVENTS
+from finops_pipeline.resources.series import SeriesBuilder, window
 
 CONFIG = AccountingConfig(platform_tenant="platform")
 TENANT = "a0000000-0000-4000-8000-00000000000a"

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts import lake
 from finops_pipeline.accounting.exact import AccountingError
-from finops_pipeline.accounting.statement import CORRECTIONS, statement, statement_json
+from finops_pipeline.accounting.money.statement import CORRECTIONS, statement, statement_json
+from finops_pipeline.contracts import lake
 
 CASES = Path(__file__).parents[1] / "cases"
 CASE_NAMES = sorted(path.name for path in CASES.iterdir() if path.is_dir())

@@ -1,0 +1,412 @@
+"""An hour's amounts on their way back: split, cost, usage, running time, devices, windows and readings (A35).
+
+Everything is taken from what the hour was computed from and left behind, and said so that a reader can recompute it:
+units and amounts as exact decimal text, shares as fractions. Who gets which part of a row is worked out here a second
+time, from the rules (A25-A27), not taken from the allocation: a test holds the two together.
+
+What belongs here: answers as plain dicts (JSON). What does not: where tables come from, and how it looks.
+"""
+
+from __future__ import annotations
+
+import calendar
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from finops_pipeline.accounting.config import AccountingConfig
+from finops_pipeline.accounting.exact import HOUR_MS, decimal_of, hour_text, quantize, round_half_even, rows_of
+from finops_pipeline.accounting.holding.deployments import pod_owners
+from finops_pipeline.accounting.holding.lifecycle import NANO, OPEN, Intervals, running_intervals
+from finops_pipeline.accounting.money.allocation import IDLE_PREFIX
+from finops_pipeline.accounting.money.policies import Policy, PolicyBook
+from finops_pipeline.accounting.money.tokens import token_counts
+from finops_pipeline.accounting.telemetry.readings import SeriesColumns
+from finops_pipeline.accounting.telemetry.windows import RUNGS
+from finops_pipeline.accounting.usage.storage import PREFIX as STORAGE_PREFIX
+
+TABLES = (
+    "gpu_cost_allocation",
+    "gpu_usage",
+    "gpu_idle",
+    "token_usage",
+    "deployments",
+    "allocation_policies",
+    "deployment_storage",
+    "workload_events",
+    "gpu_holdings",
+    "gpu_matches",
+    "gpu_samples",
+    "dcgm_series",
+    "rejected_readings",
+)
+"""Lake tables of the hour that are needed."""
+PARTS = ("gpu_seconds", "gpu_memory_gb_seconds", "energy_wh", "storage_gb_hours")
+TERM_PLACES = 18
+PRICES = ("gpu_hourly_cost", "overhead_pct", "energy_kwh_price", "pue", "storage_gb_month_price")
+
+Told = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class HourEvidence:
+    """One hour of one cluster, as it lies in the lake."""
+
+    hour_ms: int
+    tables: Mapping[str, pa.Table]
+    config: AccountingConfig
+    now_ms: int
+
+    def of(self, workload_id: str, gpu_model: str | None, tenant_id: str, usage_type: str) -> Told | None:
+        """Everything about a tenant's part of a row; None if the hour's result has no such part (any more)."""
+        part = self._part(workload_id, gpu_model, tenant_id, usage_type)
+        if part is None:
+            return None
+        row = self._row(workload_id, gpu_model)
+        policy = None if part["policy_id"] is None else self._book[part["policy_id"]]
+        return {
+            "part": _texts(part, "estimated", "deployment_id"),
+            "split": self._split(workload_id, gpu_model, part["deployment_id"], row, policy),
+            "cost": None if policy is None else self._cost(workload_id, policy, row),
+            "usage": row,
+            "running": list(self._running(workload_id, gpu_model)),
+            "devices": list(self._devices(workload_id, gpu_model)),
+            "windows": list(self._windows(workload_id, gpu_model)),
+            "readings": list(self._readings(workload_id, gpu_model)),
+        }
+
+    # The part, the row, the split
+
+    def _part(self, workload_id: str, gpu_model: str | None, tenant_id: str, usage_type: str) -> Told | None:
+        wanted = (workload_id, gpu_model, tenant_id, usage_type)
+        for part in self._parts:
+            if (part["workload_id"], part["gpu_model"], part["tenant_id"], part["usage_type"]) == wanted:
+                return part
+        return None
+
+    @cached_property
+    def _parts(self) -> list[Told]:
+        return list(self.tables["gpu_cost_allocation"].to_pylist())
+
+    def _row(self, workload_id: str, gpu_model: str | None) -> Told:
+        """The whole row: usage of a workload, nobody's time, or the disks of a deployment."""
+        if workload_id.startswith(IDLE_PREFIX):
+            (row,) = (r for r in self.tables["gpu_idle"].to_pylist() if r["gpu_model"] == gpu_model)
+            return {"basis": "idle", **_texts(row, "estimated")}
+        (row,) = (
+            r
+            for r in self.tables["gpu_usage"].to_pylist()
+            if (r["workload_id"], r["gpu_model"]) == (workload_id, gpu_model)
+        )
+        told = _texts(row, "tenant_id", "deployment_id", "placed_class", "basis", "methods")
+        if workload_id.startswith(STORAGE_PREFIX):
+            told["disks"] = list(self._disks(row["deployment_id"]))
+            told["gb_hours"] = str(sum((Fraction(disk["gb_hours"]) for disk in told["disks"]), Fraction(0)))
+        return told
+
+    def _disks(self, deployment_id: str) -> Iterator[Told]:
+        end = self.hour_ms + HOUR_MS
+        for name, size, begin, past in rows_of(
+            self.tables["deployment_storage"], "deployment_id", "size_gb", "valid_from", "valid_to"
+        ):
+            first, last = max(begin, self.hour_ms), min(end, end if past is None else past)
+            if name == deployment_id and last > first:
+                held = Fraction(size) * (last - first) / HOUR_MS
+                yield {"size_gb": f"{size:f}", **_span(first, last), "gb_hours": str(held)}
+
+    def _split(
+        self, workload_id: str, gpu_model: str | None, deployment_id: str, row: Told, policy: Policy | None
+    ) -> Told:
+        """Who pays the row, by which rule and weights, and every part (A25-A27, A29)."""
+        if workload_id.startswith(IDLE_PREFIX):
+            told = self._idle_shares(policy)
+        else:
+            told = self._shares(deployment_id, row.get("tenant_id"), policy)
+        parts = [p for p in self._parts if (p["workload_id"], p["gpu_model"]) == (workload_id, gpu_model)]
+        return {
+            **told,
+            "ties_by": f"sha256(share_id|{hour_text(self.hour_ms)})",
+            "parts": [{"tenant_id": part["tenant_id"], **_texts(part)} for part in parts],
+        }
+
+    def _shares(self, deployment_id: str, tenant_id: str | None, policy: Policy | None) -> Told:
+        modes = {
+            name: (mode, owner)
+            for name, mode, owner in rows_of(self.tables["deployments"], "deployment_id", "mode", "owner_tenant_id")
+        }
+        if deployment_id not in modes:
+            payer = tenant_id or self.config.platform_tenant
+            return _alone("A25", "no known deployment: the event's tenant pays", payer)
+        mode, owner = modes[deployment_id]
+        if mode == "dedicated":
+            return _alone("A25", f"deployment {deployment_id} is dedicated: its owner pays", owner)
+        if told := self._by_tokens(deployment_id, policy, self.hour_ms, self.hour_ms + HOUR_MS):
+            return {"rule": "A26", "says": "shared: by weighted tokens of the hour", **told}
+        idle_policy = "owner" if policy is None else policy.idle_policy
+        if idle_policy == "platform":
+            return _alone("A27", "no tokens, idle_policy platform", self.config.platform_tenant)
+        if idle_policy == "proportional":
+            before = self._by_tokens(deployment_id, policy, self.hour_ms - 24 * HOUR_MS, self.hour_ms)
+            if before:
+                return {"rule": "A27", "says": "no tokens, by those of the 24 hours before", **before}
+            return _alone("A27", "no tokens, none in the 24 hours before either: the owner pays", owner)
+        return _alone("A27", "no tokens, idle_policy owner", owner)
+
+    def _by_tokens(self, deployment_id: str, policy: Policy | None, begin: int, end: int) -> Told:
+        """Weighted tokens of every tenant in `[begin, end)`; empty if they weigh nothing."""
+        kinds = ("input", "output", "cached")
+        per = {kind: Fraction(1) if policy is None else getattr(policy.token_weights, kind) for kind in kinds}
+        counts = token_counts(self.tables["token_usage"], begin, end).get(deployment_id, {})
+        weights = []
+        for tenant_id, tokens in sorted(counts.items()):
+            of_kind = dict(zip(kinds, tokens, strict=True))
+            weight = sum((per[kind] * of_kind[kind] for kind in kinds), Fraction(0))
+            if weight:
+                told = {f"{kind}_tokens": of_kind[kind] for kind in kinds}
+                weights.append({"share_id": tenant_id, "weight": str(weight), **told})
+        if not weights:
+            return {}
+        return {**_span(begin, end), "token_weights": {kind: str(per[kind]) for kind in kinds}, "weights": weights}
+
+    def _idle_shares(self, policy: Policy | None) -> Told:
+        if policy is None or policy.idle_policy != "proportional":
+            return _alone("A27", "time of nobody: the platform pays", self.config.platform_tenant)
+        seconds: dict[str, Decimal] = defaultdict(Decimal)
+        for part in self._parts:
+            if not part["workload_id"].startswith(IDLE_PREFIX):
+                seconds[part["tenant_id"]] += part["gpu_seconds"] or 0
+        if not any(seconds.values()):
+            return _alone("A27", "idle_policy proportional, but nobody used anything", self.config.platform_tenant)
+        weights = [
+            {"share_id": tenant_id, "weight": str(Fraction(used)), "gpu_seconds": f"{used:f}"}
+            for tenant_id, used in sorted(seconds.items())
+            if used
+        ]
+        return {
+            "rule": "A27",
+            "says": "time of nobody: by the GPU-seconds that each tenant was given",
+            "weights": weights,
+        }
+
+    # The cost
+
+    @cached_property
+    def _book(self) -> PolicyBook:
+        return PolicyBook.parse(self.tables["allocation_policies"], self.config.models)
+
+    def _cost(self, workload_id: str, policy: Policy, row: Told) -> Told:
+        """The terms of A24 from the published units, exactly, and rounded once."""
+        (raw,) = (p for p in self.tables["allocation_policies"].to_pylist() if p["id"] == policy.id)
+        terms: dict[str, tuple[str, Fraction]] = {}
+        told: Told = {}
+        if workload_id.startswith(STORAGE_PREFIX):
+            hours = _hours_in_month(self.hour_ms)
+            told["hours_in_month"] = hours
+            held = Fraction(row["gb_hours"]) * policy.storage_gb_month_price / hours
+            terms["storage"] = ("gb_hours x storage_gb_month_price / hours_in_month", held)
+        else:
+            seconds, energy = Fraction(row["gpu_seconds"] or 0), Fraction(row["energy_wh"] or 0)
+            gpu = seconds / 3600 * policy.gpu_hourly_cost
+            terms["gpu"] = ("gpu_seconds / 3600 x gpu_hourly_cost", gpu)
+            terms["overhead"] = ("gpu x overhead_pct / 100", gpu * policy.overhead_pct / 100)
+            spent = energy / 1000 * policy.pue * policy.energy_kwh_price
+            terms["energy"] = ("energy_wh / 1000 x pue x energy_kwh_price", spent)
+        whole = sum((value for _, value in terms.values()), Fraction(0))
+        version = {"id": policy.id, "name": raw["name"], "deployment_pattern": policy.deployment_pattern}
+        version |= {"gpu_model": policy.gpu_model, "currency": policy.currency, **{name: raw[name] for name in PRICES}}
+        version |= {"idle_policy": policy.idle_policy, "effective_from": hour_text(policy.effective_from)}
+        version["effective_to"] = None if policy.effective_to is None else hour_text(policy.effective_to)
+        return {
+            "policy": version,
+            **told,
+            "terms": [
+                {"name": name, "formula": formula, "value": f"{quantize(value, TERM_PLACES):f}"}
+                for name, (formula, value) in terms.items()
+            ],
+            "sum": f"{quantize(whole, TERM_PLACES):f}",
+            "amount": f"{quantize(whole, 9):f}",
+            "currency": policy.currency,
+        }
+
+    # What the row is made of
+
+    @cached_property
+    def _intervals(self) -> Intervals:
+        found = running_intervals(self.tables["workload_events"], self.now_ms, self.config)
+        return found.running_in(self.hour_ms, self.hour_ms + HOUR_MS)
+
+    def _running(self, workload_id: str, gpu_model: str | None) -> Iterator[Told]:
+        """Running intervals clipped to the hour, and their units on the row's model (A3, A4, A21)."""
+        intervals, fractions = self._intervals, self._intervals.fractions(self.config)
+        matched: dict[tuple[str, str], Decimal] = {
+            (event_id, model): ms
+            for event_id, model, ms in rows_of(self.tables["gpu_matches"], "event_id", "gpu_model", "unit_ms")
+        }
+        for number in range(len(intervals)):
+            if intervals.workloads[intervals.workload[number]] != workload_id:
+                continue
+            event_id, placed = intervals.event_id[number], str(intervals.placed_class[number])
+            begin = max(int(intervals.start[number]), self.hour_ms)
+            end = min(int(intervals.end[number]), self.hour_ms + HOUR_MS)
+            count = Fraction(int(intervals.gpu_count[number]), NANO)
+            here = Fraction(matched.get((event_id, gpu_model or ""), Decimal(0)))
+            seen = sum((Fraction(ms) for (event, _), ms in matched.items() if event == event_id), Fraction(0))
+            unseen = count * (end - begin) - seen if placed == gpu_model else Fraction(0)
+            told: Told = {
+                **_span(begin, end),
+                "opened_by": event_id,
+                "closed_by": self._closing(workload_id, int(intervals.end[number])),
+                "gpu_count": str(count),
+                "placed_class": placed,
+                "class_fraction": str(fractions[number]),
+                "matched_unit_ms": str(here),
+                "unseen_unit_ms": str(unseen),
+                "gpu_seconds": str((here + unseen) * fractions[number] / 1000),
+            }
+            watts = self.config.watts(placed)
+            if unseen and watts is not None:
+                energy = Fraction(watts) * unseen
+                told |= {
+                    "modelled_watts": f"{watts:f}",
+                    "modelled_mj": round_half_even(energy.numerator, energy.denominator),
+                }
+            yield told
+
+    def _closing(self, workload_id: str, end: int) -> str | None:
+        """The event that ended a running interval; None while it runs."""
+        if end == OPEN:
+            return None
+        events = rows_of(self.tables["workload_events"], "workload_id", "occurred_at", "event_id")
+        return min(
+            (event_id for workload, at, event_id in events if (workload, at) == (workload_id, end)), default=None
+        )
+
+    def _holdings(self, workload_id: str, gpu_model: str | None) -> list[Told]:
+        """GPU_HOLDINGS of a row; nobody's row also has the pods of no deployment (A18)."""
+        rows = [row for row in self.tables["gpu_holdings"].to_pylist() if row["gpu_model"] == gpu_model]
+        if not workload_id.startswith(IDLE_PREFIX):
+            return [row for row in rows if row["workload_id"] == workload_id]
+        pods = {row["workload_id"] for row in rows if row["basis"] == "samples"}
+        owners = pod_owners(sorted(pods), self.tables["deployments"])
+        return [
+            row
+            for row in rows
+            if row["basis"] == "idle" or (row["basis"] == "samples" and owners[row["workload_id"]] is None)
+        ]
+
+    def _devices(self, workload_id: str, gpu_model: str | None) -> Iterator[Told]:
+        """What the row had and used of each board, in whole units (A28), and by status and rung in seconds."""
+        for row in self._holdings(workload_id, gpu_model):
+            first, last = (round(row[name].timestamp() * 1000) for name in ("first_at", "last_at"))
+            times = {name: row[f"{name}_ms"] for name in ("measured", "estimated", "missing")}
+            rungs = {rung.name.lower(): row[f"{rung.name.lower()}_ms"] for rung in RUNGS}
+            yield {
+                "gpu_uuid": row["gpu_uuid"],
+                "holder": row["workload_id"],
+                **_span(first, last),
+                "time_ms": row["time"],
+                "activity_millionths_ms": row["activity"],
+                "memory_kib_ms": row["memory"],
+                "energy_mj": row["energy"],
+                **{f"{name}_seconds": _seconds(ms) for name, ms in times.items()},
+                "methods": {name: _seconds(ms) for name, ms in rungs.items() if ms},
+            }
+
+    def _windows(self, workload_id: str, gpu_model: str | None) -> Iterator[Told]:
+        """Windows of the row's boards while it had them, by device and method (A11, A13)."""
+        width = self.config.window_ms
+        reach: dict[str, tuple[int, int]] = {}
+        for row in self._holdings(workload_id, gpu_model):
+            first, last = (round(row[name].timestamp() * 1000) for name in ("first_at", "last_at"))
+            begin, end = reach.get(row["gpu_uuid"], (first, last))
+            reach[row["gpu_uuid"]] = min(begin, first), max(end, last)
+        counts: dict[tuple[str, str, str], int] = defaultdict(int)
+        samples = self.tables["gpu_samples"]
+        samples = samples.filter(pc.is_in(samples["gpu_uuid"], value_set=pa.array(sorted(reach), pa.string())))
+        for uuid, instance, at, method in rows_of(samples, "gpu_uuid", "mig_instance", "window_start", "method"):
+            if reach[uuid][0] < at + width and at < reach[uuid][1]:
+                counts[uuid, instance, method] += 1
+        for (uuid, instance, method), count in sorted(counts.items()):
+            yield {
+                "device": _device(uuid, instance),
+                "method": method,
+                "windows": count,
+                "seconds": count * self.config.window_seconds,
+            }
+
+    def _readings(self, workload_id: str, gpu_model: str | None) -> Iterator[Told]:
+        """Raw readings of the row's boards in the hour, by device and metric, and what was rejected of them (A10)."""
+        boards = {row["gpu_uuid"] for row in self._holdings(workload_id, gpu_model)}
+        series = self.tables["dcgm_series"]
+        columns = SeriesColumns.of(series, self.config)
+        spans: dict[tuple[str, str], list[tuple[int, int, int]]] = defaultdict(list)
+        instants: Any = series["timestamps"]
+        for number in np.flatnonzero(columns.usable & np.isin(columns.uuid, list(boards))).tolist():
+            at = instants[number].values
+            if at is not None and len(at):
+                ends: Any = pc.min_max(at.cast(pa.int64())).as_py()
+                spans[columns.key[number], columns.metric[number]].append((len(at), ends["min"], ends["max"]))
+        rejected: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+        for key, reason, detail in rows_of(self.tables["rejected_readings"], "key", "reason", "detail"):
+            device, _, metric = key.rpartition(":")
+            rejected[device, metric][reason] = detail
+        for (device, metric), some in sorted(spans.items()):
+            counts, firsts, lasts = zip(*some, strict=True)
+            yield {
+                "device": device,
+                "metric": metric,
+                "series": len(some),
+                "samples": sum(counts),
+                "first": _instant(min(firsts)),
+                "last": _instant(max(lasts)),
+                "rejected": rejected.get((device, metric), {}),
+            }
+
+
+def _alone(rule: str, says: str, tenant_id: str) -> Told:
+    """One tenant pays everything."""
+    return {"rule": rule, "says": says, "weights": [{"share_id": tenant_id, "weight": "1"}]}
+
+
+def _texts(row: Mapping[str, Any], *names: str) -> Told:
+    """Numbers of a row as exact text, and the columns named; unknown units stay null."""
+    told: Told = {name: row[name] for name in names}
+    for name, value in row.items():
+        if isinstance(value, Decimal):
+            told[name] = f"{value:f}"
+        elif value is None and (name in PARTS or name == "amount"):
+            told[name] = None
+    for name in ("currency", "policy_id"):
+        if name in row:
+            told[name] = row[name]
+    return told
+
+
+def _span(begin: int, end: int) -> Told:
+    return {"from": _instant(begin), "to": _instant(end)}
+
+
+def _instant(ms: int) -> str:
+    text = hour_text(ms)
+    return f"{text[:-1]}.{ms % 1000:03d}Z" if ms % 1000 else text
+
+
+def _seconds(ms: int) -> str:
+    return f"{decimal_of(ms, 3):f}"
+
+
+def _device(uuid: str, instance: str) -> str:
+    return f"{uuid}/{instance}" if instance else uuid
+
+
+def _hours_in_month(hour_ms: int) -> int:
+    year, month = map(int, hour_text(hour_ms)[:7].split("-"))
+    return 24 * calendar.monthrange(year, month)[1]

@@ -1,0 +1,188 @@
+"""Allocated time: lifecycle events -> running intervals (A3-A6).
+
+What belongs here: which events count, which are set aside, and the spans in which a workload ran.
+What does not: devices and samples, which never change these spans.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from finops_pipeline.accounting.arrays import Bools, Column, Ints, Texts, bools, changes, ints, texts, whole
+from finops_pipeline.accounting.config import AccountingConfig
+from finops_pipeline.accounting.exact import hour_text
+from finops_pipeline.accounting.holding.arrivals import FUTURE_MS, first_arrivals
+from finops_pipeline.contracts.lake import QUARANTINE
+
+OPEN: int = 1 << 60
+"""End of an interval that no event closes (A3)."""
+NANO = 1_000_000_000
+"""`gpu_count` is held in billionths."""
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Running intervals of all workloads, one array element each, ordered by workload and start (A3)."""
+
+    workload: Ints
+    """index into `workloads`"""
+    start: Ints
+    end: Ints
+    """epoch ms, exclusive; `OPEN` while it runs"""
+    label: Texts
+    """`namespace/pod`, or None where none is known"""
+    gpu_count: Ints
+    """billionths of a GPU"""
+    placed_class: Texts
+    tenant: Texts
+    deployment: Texts
+    event_id: Texts
+    """the event that opened it"""
+    named_interval: Ints
+    named_device: Texts
+    """devices named by `gpu_uuids`: pairs of interval index and device key"""
+    workloads: Texts
+    known_labels: frozenset[str]
+    """every `namespace/pod` that some event names: those pods are never accounted by samples (A18)"""
+    quarantine: pa.Table
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def running_in(self, begin: int, end: int) -> Intervals:
+        """The intervals that overlap `[begin, end)`."""
+        kept = np.flatnonzero((self.start < end) & (self.end > begin))
+        number = np.full(len(self), -1, dtype=np.int64)
+        number[kept] = np.arange(len(kept))
+        named = number[self.named_interval] >= 0
+        columns = ("workload", "start", "end", "label", "gpu_count", "placed_class", "tenant", "deployment", "event_id")
+        return replace(
+            self,
+            **{name: getattr(self, name)[kept] for name in columns},
+            named_interval=number[self.named_interval[named]],
+            named_device=self.named_device[named],
+        )
+
+    def fractions(self, config: AccountingConfig) -> list[Fraction]:
+        """`class_fraction` of each interval (A4)."""
+        known = {name: config.fraction(name) for name in set(self.placed_class.tolist())}
+        return [known[name] for name in self.placed_class.tolist()]
+
+    def is_fractional(self, config: AccountingConfig) -> Bools:
+        """Where one unit of the class is less than a GPU."""
+        return np.array([fraction < 1 for fraction in self.fractions(config)], dtype=bool)
+
+
+def running_intervals(events: pa.Table, now_ms: int, config: AccountingConfig) -> Intervals:
+    """Events in order of arrival (schema WORKLOAD_EVENTS) -> intervals and quarantine (A3, A5).
+
+    `now_ms` is the wall clock against which an event is in the future.
+    """
+    counted, conflicts = first_arrivals(events)
+    late = ints(counted["occurred_at"]) > now_ms + FUTURE_MS
+    billable = _is_billable(counted["to_state"], config)
+    count = _nano(counted["gpu_count"])
+    empty = billable & (count <= 0) & ~late
+    kept_mask = ~late & ~empty
+    kept = counted.filter(pa.array(kept_mask))
+    order = pc.sort_indices(
+        kept, sort_keys=[("workload_id", "ascending"), ("occurred_at", "ascending"), ("event_id", "ascending")]
+    )
+    kept = kept.take(order)
+    billable = _is_billable(kept["to_state"], config)
+    _, first = _groups(kept["workload_id"])
+    was_running = np.append(False, billable)[:-1] & ~first
+    stray = ~billable & _is_billable(kept["from_state"], config) & ~was_running
+    quarantine = _quarantine(
+        [
+            (conflicts, "conflict", "same event_id, other content"),
+            (counted.filter(pa.array(late)), "future", None),
+            (counted.filter(pa.array(empty)), "gpu_count", "gpu_count must be above 0 in a billable state"),
+            (kept.filter(pa.array(stray)), "no_start", "a stop without a start"),
+        ]
+    )
+    return _intervals(kept.filter(pa.array(~stray)), config, quarantine)
+
+
+def _intervals(events: pa.Table, config: AccountingConfig, quarantine: pa.Table) -> Intervals:
+    workload, first = _groups(events["workload_id"])
+    instants = ints(events["occurred_at"])
+    closes = np.where(np.append(first, True)[1:], OPEN, np.append(instants, OPEN)[1:])
+    label = _carried_labels(events, first)
+    own_label = _own_labels(events)
+    opens = np.flatnonzero(_is_billable(events["to_state"], config) & (closes > instants))
+    named = whole(events["gpu_uuids"]).take(pa.array(opens))
+    return Intervals(
+        workload=workload[opens],
+        start=instants[opens],
+        end=closes[opens],
+        label=label[opens],
+        gpu_count=_nano(events["gpu_count"])[opens],
+        placed_class=texts(events["placed_class"])[opens],
+        tenant=texts(events["tenant_id"])[opens],
+        deployment=texts(events["deployment_id"])[opens],
+        event_id=texts(events["event_id"])[opens],
+        named_interval=ints(pc.list_parent_indices(named)),
+        named_device=texts(pc.list_flatten(named)),
+        workloads=texts(events["workload_id"])[first],
+        known_labels=frozenset(text for text in set(own_label.tolist()) if text is not None),
+        quarantine=quarantine,
+    )
+
+
+def _own_labels(events: pa.Table) -> Texts:
+    namespace, pod = texts(events["namespace"]), texts(events["pod"])
+    pairs = zip(namespace.tolist(), pod.tolist(), strict=True)
+    return np.array([f"{space or ''}/{name}" if name else None for space, name in pairs], dtype=object)
+
+
+def _carried_labels(events: pa.Table, first: Bools) -> Texts:
+    """Namespace and pod as a pair: the event's own, else those of the workload's last event that had them (A3)."""
+    own = _own_labels(events)
+    if not len(own):
+        return own
+    position = np.arange(len(own))
+    has = np.array([text is not None for text in own], dtype=bool)
+    source = np.maximum.accumulate(np.where(has, position, -1))
+    begin = np.maximum.accumulate(np.where(first, position, 0))
+    carried = own[np.maximum(source, 0)]
+    carried[source < begin] = None
+    return carried
+
+
+def _groups(ids: Column) -> tuple[Ints, Bools]:
+    """Group numbers of a sorted column, and where each group begins."""
+    first = changes(texts(ids))
+    return np.cumsum(first) - 1, first
+
+
+def _is_billable(states: Column, config: AccountingConfig) -> Bools:
+    return bools(pc.is_in(states, pa.array(sorted(config.billable_states))))
+
+
+def _nano(column: Column) -> Ints:
+    """decimal128(38, 9) as billionths; null is 0. The low word holds any count below nine billion."""
+    array = whole(column)
+    array = pc.fill_null(array, pa.scalar(0, pa.decimal128(1, 0)).cast(array.type))
+    words = np.frombuffer(array.buffers()[1] or b"", dtype=np.int64)
+    return words[::2][array.offset : array.offset + len(array)].copy()
+
+
+def _quarantine(parts: list[tuple[pa.Table, str, str | None]]) -> pa.Table:
+    """One row per event and reason; `future` tells the instant."""
+    rows: dict[tuple[str, str], str] = {}
+    for table, reason, detail in parts:
+        for event_id, at in zip(texts(table["event_id"]), ints(table["occurred_at"]).tolist(), strict=True):
+            rows[event_id, reason] = detail or f"{hour_text(at)[:-1]}.{at % 1000:03d}Z is after the clock"
+    return pa.Table.from_pylist(
+        [
+            {"source": "workload_events", "key": key, "reason": reason, "detail": detail}
+            for (key, reason), detail in sorted(rows.items())
+        ],
+        schema=QUARANTINE,
+    )

@@ -1,0 +1,333 @@
+"""What each holder, or nobody, had and used of each board in an hour (A15, A18-A20, A28).
+
+What belongs here: sums over pieces, and the division of MIG and shared boards.
+What does not: workloads' rows and published units (`usage`).
+
+Whole numbers are summed as columns. Only boards that are MIG or shared in the hour take exact fractions,
+once per board and holder.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+import numpy as np
+import pyarrow as pa
+
+from finops_pipeline.accounting.arrays import (
+    Bools,
+    Column,
+    Ints,
+    Texts,
+    changes,
+    grouped,
+    mapped,
+)
+from finops_pipeline.accounting.config import FINE, AccountingConfig, Quantity
+from finops_pipeline.accounting.exact import (
+    HOUR_MS,
+    decimal_of,
+    half_even_div,
+    hour_text,
+    largest_remainder,
+    round_half_even,
+)
+from finops_pipeline.accounting.holding.deployments import PodOwner
+from finops_pipeline.accounting.holding.holders import NOBODY, Holding, State, matched_units
+from finops_pipeline.accounting.telemetry.readings import HourReadings, ProcessReadings
+from finops_pipeline.accounting.telemetry.summaries import Timeline
+from finops_pipeline.accounting.telemetry.windows import RUNGS
+from finops_pipeline.accounting.usage.pieces import HourPieces, Pieces
+from finops_pipeline.contracts.lake import FLEET_STATES, GPU_HOLDINGS, GPU_MATCHES
+
+UNITS = ("time", "activity", "memory", "energy")
+Amounts = dict[str, tuple[Ints, Bools]]
+"""Of each unit, the amounts and whether they are known"""
+
+
+def holdings_table(
+    hour: HourReadings, timeline: Timeline, holding: Holding, found: HourPieces, config: AccountingConfig
+) -> pa.Table:
+    """GPU_HOLDINGS of an hour, ascending by board and holder."""
+    pieces = found.pieces
+    board = timeline.board[pieces.device]
+    order, first = grouped(board, pieces.holder)
+    group = np.zeros(len(order), dtype=np.int64)
+    group[order] = np.cumsum(changes(board[order], pieces.holder[order])) - 1
+    groups = len(first)
+    of_board, of_holder = board[order[first]], pieces.holder[order[first]]
+    mig = np.zeros(len(timeline.boards), dtype=bool)
+    mig[timeline.board[(timeline.devices.instance != "") & found.visible.any(axis=1)]] = True
+    shared = np.zeros(len(timeline.boards), dtype=bool)
+    shared[board[pieces.holders > 1]] = True
+    split = (mig | shared)[board]
+    used = _used(pieces, found)
+    amounts = {unit: _totals(group, groups, amount, known & ~split) for unit, (amount, known) in used.items()}
+    rows = np.flatnonzero(split)
+    if len(rows):
+        shares = _shares(pieces, rows, used, hour, timeline, holding, found, mig, config)
+        for unit, parts in shares.items():
+            _add_split(amounts[unit], group[rows], parts, of_board, of_holder, timeline, holding, hour_text(hour.start))
+    begin, end = np.full(groups, HOUR_MS), np.zeros(groups, np.int64)
+    np.minimum.at(begin, group, pieces.begin)
+    np.maximum.at(end, group, pieces.end)
+    workloads = len(holding.intervals.workloads)
+    basis = np.select([of_holder == NOBODY, of_holder < workloads], ["idle", "lifecycle"], "samples")
+    model = _board_models(timeline)[of_board]
+    columns: dict[str, Column] = {
+        "gpu_uuid": pa.array(timeline.boards[of_board], pa.string()),
+        "gpu_model": pa.array(model, pa.string()),
+        "workload_id": pa.array(holder_names(of_holder, model, holding), pa.string()),
+        "basis": pa.array(basis.tolist(), pa.string()),
+        "first_at": pa.array(hour.start + begin, GPU_HOLDINGS.field("first_at").type),
+        "last_at": pa.array(hour.start + end, GPU_HOLDINGS.field("last_at").type),
+    }
+    for unit, (amount, known) in amounts.items():
+        columns[unit] = pa.array(amount, pa.int64(), mask=~known)
+    for name, mask in _device_times(pieces, found).items():
+        span = np.where(mask, pieces.end - pieces.begin, 0)
+        columns[name] = pa.array(_totals(group, groups, span, mask)[0], pa.int64())
+    return pa.table(columns, schema=GPU_HOLDINGS)
+
+
+def holder_names(holder: Ints, model: Texts, holding: Holding) -> Texts:
+    """workload_id, `namespace/pod`, or `idle:<model>`: also the names by which A29 breaks ties."""
+    known = np.concatenate([holding.intervals.workloads, np.array(holding.pods, dtype=object), [""]]).astype(object)
+    return np.where(holder == NOBODY, "idle:" + model, known[holder])
+
+
+def _board_models(timeline: Timeline) -> Texts:
+    models = np.full(len(timeline.boards), "", dtype=object)
+    models[timeline.board[::-1]] = timeline.devices.model[::-1]
+    return models
+
+
+def _totals(group: Ints, groups: int, amount: Ints, known: Bools) -> tuple[Ints, Bools]:
+    """Sums of the known amounts of each group, and whether there is any."""
+    total, some = np.zeros(groups, dtype=np.int64), np.zeros(groups, dtype=bool)
+    np.add.at(total, group[known], amount[known])
+    some[group[known]] = True
+    return total, some
+
+
+def _device_times(pieces: Pieces, found: HourPieces) -> dict[str, Bools]:
+    """Which pieces count for which column of device time; an instance or a shared device counts whole (A15)."""
+    missing, estimated = found.missing.ravel()[pieces.cell], found.estimated.ravel()[pieces.cell]
+    masks = {"measured_ms": ~missing & ~estimated, "estimated_ms": estimated, "missing_ms": missing}
+    return masks | {f"{rung.name.lower()}_ms": found.rungs[rung].ravel()[pieces.cell] for rung in RUNGS}
+
+
+def _used(pieces: Pieces, found: HourPieces) -> Amounts:
+    """What the whole device used in each piece; energy is the board's."""
+    at = pieces.cell
+    span = pieces.end - pieces.begin
+    return {
+        "time": (span, np.ones(len(span), dtype=bool)),
+        "activity": (found.utilization.value.ravel()[at] * span, found.utilization.known.ravel()[at]),
+        "memory": (found.memory.value.ravel()[at] * span, found.memory.known.ravel()[at]),
+        "energy": (pieces.energy, pieces.energy_known),
+    }
+
+
+def _shares(
+    pieces: Pieces,
+    rows: Ints,
+    used: Amounts,
+    hour: HourReadings,
+    timeline: Timeline,
+    holding: Holding,
+    found: HourPieces,
+    mig: Bools,
+    config: AccountingConfig,
+) -> dict[str, tuple[Ints, Ints, Bools]]:
+    """Exact parts of the pieces of MIG and shared boards, as amount, denominator and known (A19)."""
+    device, window, holders = pieces.device[rows], pieces.window[rows], pieces.holders[rows]
+    board = timeline.board[device]
+    slices = timeline.devices.slices[device]
+    card = np.array(mapped(config.slices, timeline.devices.model.tolist()), dtype=np.int64)[device]
+    instance = timeline.devices.instance[device] != ""
+    part, whole = np.where(instance, slices, 1), np.where(instance, card, 1)
+    on_board = np.zeros((len(timeline.boards), found.visible.shape[1]), dtype=np.int64)
+    np.add.at(on_board, timeline.board, found.visible * timeline.devices.slices[:, None])
+    here = {unit: (amount[rows], known[rows]) for unit, (amount, known) in used.items()}
+    span = here["time"][0]
+    shares = {
+        "time": (span * part, whole * holders, pieces.interval[rows] == NOBODY),
+        "activity": (here["activity"][0] * part, whole * holders, here["activity"][1]),
+        "memory": (here["memory"][0], holders, here["memory"][1]),
+        "energy": (
+            here["energy"][0] * np.where(mig[board], slices, 1),
+            np.where(mig[board], on_board[board, window], 1) * holders,
+            here["energy"][1],
+        ),
+    }
+    own = {
+        "memory": ((Quantity.MEMORY,), np.ones_like(part), np.ones_like(whole)),
+        "activity": ((Quantity.UTILIZATION, Quantity.UTILIZATION_COARSE), part, whole),
+    }
+    for unit, (quantities, numerator, denominator) in own.items():
+        value, has = _process_values(pieces, rows, hour, timeline, holding, quantities, config)
+        amount, divisor, known = shares[unit]
+        shares[unit] = (
+            np.where(has, value * span * numerator, amount),
+            np.where(has, denominator, divisor),
+            known | has,
+        )
+    return shares
+
+
+def _add_split(
+    amounts: tuple[Ints, Bools],
+    group: Ints,
+    parts: tuple[Ints, Ints, Bools],
+    of_board: Ints,
+    of_holder: Ints,
+    timeline: Timeline,
+    holding: Holding,
+    hour: str,
+) -> None:
+    """Sum the exact parts per holder, round their total on each board once, and divide it by A29 (A28)."""
+    total, some = amounts
+    known = parts[2]
+    amount, denominator, group = parts[0][known], parts[1][known], group[known]
+    order, first = grouped(group, denominator)
+    exact: dict[int, Fraction] = defaultdict(Fraction)
+    if len(order):
+        sums = np.add.reduceat(amount[order], first).tolist()
+        for row, value in zip(order[first].tolist(), sums, strict=True):
+            exact[int(group[row])] += Fraction(value, int(denominator[row]))
+    boards: dict[int, dict[int, Fraction]] = defaultdict(dict)
+    for member, value in exact.items():
+        boards[int(of_board[member])][member] = value
+    models = _board_models(timeline)
+    for board, members in boards.items():
+        whole = sum(members.values(), Fraction(0))
+        rounded = round_half_even(whole.numerator, whole.denominator)
+        index = np.array(list(members), dtype=np.int64)
+        names = holder_names(of_holder[index], np.full(len(index), models[board], dtype=object), holding)
+        weights = dict(zip(names.tolist(), members.values(), strict=True))
+        split = largest_remainder(rounded, weights, hour) if whole else {}
+        total[index] = [split.get(name, 0) for name in names]
+        some[index] = True
+
+
+def _process_values(
+    pieces: Pieces,
+    rows: Ints,
+    hour: HourReadings,
+    timeline: Timeline,
+    holding: Holding,
+    quantities: Sequence[Quantity],
+    config: AccountingConfig,
+) -> tuple[Ints, Bools]:
+    """Each holder's own readings, where every one of several holders has one and not all are zero (A19)."""
+    value, usable = np.zeros(len(rows), np.int64), np.zeros(len(rows), dtype=bool)
+    key = pieces.device[rows] * HOUR_MS + pieces.begin[rows]
+    order, first = grouped(key)
+    several = pieces.holders[rows][order[first]] > 1
+    for quantity in reversed(quantities):
+        found, has = _own_values(pieces, rows, hour.processes[quantity], hour, timeline, holding, config)
+        everyone = np.logical_and.reduceat(has[order], first) & several
+        everyone &= np.add.reduceat(found[order], first) > 0
+        good = np.zeros(len(rows), dtype=bool)
+        good[order] = everyone[np.cumsum(changes(key[order])) - 1]
+        value, usable = np.where(good, found, value), usable | good
+    return value, usable
+
+
+def _own_values(
+    pieces: Pieces,
+    rows: Ints,
+    readings: ProcessReadings,
+    hour: HourReadings,
+    timeline: Timeline,
+    holding: Holding,
+    config: AccountingConfig,
+) -> tuple[Ints, Bools]:
+    """The mean of each holder's per-process readings in its window, in whole units."""
+    if not len(readings.device):
+        return np.zeros(len(rows), np.int64), np.zeros(len(rows), dtype=bool)
+    number = {label: index for index, label in enumerate(sorted({x for s in hour.sets.members for x in s}))}
+    of_set = np.array([number[next(iter(s))] if len(s) == 1 else -1 for s in hour.sets.members], dtype=np.int64)
+    of_interval = [number.get(text, -1) for text in holding.intervals.label.tolist()]
+    of_pod = [number.get(text, -1) for text in holding.pods]
+    label_of = np.array([*of_interval, *of_pod, -1], dtype=np.int64)
+    index = {key: position for position, key in enumerate(timeline.devices.key.tolist())}
+    place = np.array([index[key] for key in hour.devices.key.tolist()], dtype=np.int64)
+    window = (readings.at - hour.start) // config.window_ms
+    key = (place[readings.device] * config.windows + window) * len(number) + of_set[readings.label_set]
+    order, first = grouped(key)
+    count = np.diff(np.append(first, len(order)))
+    mean = half_even_div(np.add.reduceat(readings.value[order], first), count * FINE)
+    keys = key[order[first]]
+    interval, holder = pieces.interval[rows], pieces.holder[rows]
+    pod = holder - len(holding.intervals.workloads) + len(of_interval)
+    label = label_of[np.where(interval != NOBODY, interval, np.where(holder != NOBODY, pod, NOBODY))]
+    wanted = (pieces.device[rows] * config.windows + pieces.window[rows]) * len(number) + label
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    has = (keys[at] == wanted) & (label >= 0)
+    return np.where(has, mean[at], 0), has
+
+
+def matches_table(holding: Holding, timeline: Timeline, config: AccountingConfig) -> pa.Table:
+    """GPU_MATCHES: the units of each running interval on visible devices (A21)."""
+    intervals = holding.intervals
+    claim = np.flatnonzero(holding.claims.holder < len(intervals))
+    interval, cell = holding.claims.holder[claim], holding.claims.cell[claim]
+    device, span = holding.cells.device[cell], holding.cells.end[cell] - holding.cells.begin[cell]
+    units = matched_units(holding, config)[claim]
+    names, model_of = np.unique(timeline.devices.model.astype(str), return_inverse=True)
+    number = model_of[device]
+    order, first = grouped(interval, number, units)
+    matched: dict[tuple[int, int], int] = defaultdict(int)
+    if len(order):
+        spans = np.add.reduceat(span[order], first).tolist()
+        for row, total in zip(order[first].tolist(), spans, strict=True):
+            matched[int(interval[row]), int(number[row])] += int(units[row]) * total
+    return pa.table(
+        {
+            "event_id": pa.array([intervals.event_id[which] for which, _ in matched], pa.string()),
+            "gpu_model": pa.array([str(names[model]) for _, model in matched], pa.string()),
+            "unit_ms": pa.array([decimal_of(amount, 9) for amount in matched.values()], pa.decimal128(38, 9)),
+        },
+        schema=GPU_MATCHES,
+    )
+
+
+def fleet_states(
+    timeline: Timeline,
+    holding: Holding,
+    found: HourPieces,
+    owners: Mapping[str, PodOwner | None],
+    config: AccountingConfig,
+) -> pa.Table:
+    """FLEET_STATES: visible device time by model, and what it was (A17, A18, A21)."""
+    cells = holding.cells
+    seen = np.flatnonzero(found.visible.ravel()[cells.device * config.windows + cells.window])
+    models, model_of = np.unique(timeline.devices.model.astype(str), return_inverse=True)
+    totals = np.zeros((len(models), len(State)), dtype=np.int64)
+    state = _paid_states(holding, owners)
+    np.add.at(totals, (model_of[cells.device[seen]], state[seen]), (cells.end - cells.begin)[seen])
+    visible = np.zeros(len(models), dtype=np.int64)
+    np.add.at(visible, model_of, found.visible.sum(axis=1) * config.window_ms)
+    some = visible > 0
+    return pa.table(
+        {
+            "gpu_model": pa.array(models[some].tolist(), pa.string()),
+            "visible": pa.array(visible[some]),
+            **{state.name.lower(): pa.array(totals[some, state]) for state in State},
+        },
+        schema=FLEET_STATES,
+    )
+
+
+def _paid_states(holding: Holding, owners: Mapping[str, PodOwner | None]) -> Ints:
+    """State of each cell; one that only pods of no deployment hold is unattributed (A18)."""
+    count = len(holding.intervals)
+    belongs = np.ones(count + len(holding.pods), dtype=bool)
+    belongs[count:] = [owners[pod] is not None for pod in holding.pods]
+    paid = np.zeros(len(holding.cells), dtype=bool)
+    paid[holding.claims.cell[belongs[holding.claims.holder]]] = True
+    return np.where((holding.state == State.HELD) & ~paid, np.int64(State.UNATTRIBUTED), holding.state)
