@@ -35,7 +35,7 @@ STAGES = tuple(asset.key.path[-1] for asset in HOURLY)
 PROCESS_TAG = "finops/process"
 """Host and process that run it, on a run that no launcher looks after."""
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
-INSTANCE_SETTINGS = Path(__file__).with_name("dagster.yaml")
+INSTANCE_SETTINGS = Path(__file__).parents[1] / "dagster.yaml"
 
 
 @dataclass(frozen=True)
