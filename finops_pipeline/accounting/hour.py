@@ -17,8 +17,9 @@ from finops_pipeline.accounting.exact import HOUR_MS
 from finops_pipeline.accounting.findings.context import Scene
 from finops_pipeline.accounting.findings.search import findings_table
 from finops_pipeline.accounting.holding.deployments import pod_owners
-from finops_pipeline.accounting.holding.holders import Instants, hold
+from finops_pipeline.accounting.holding.holders import hold
 from finops_pipeline.accounting.holding.lifecycle import running_intervals
+from finops_pipeline.accounting.holding.view import Instants
 from finops_pipeline.accounting.telemetry.readings import read_hour
 from finops_pipeline.accounting.telemetry.summaries import lay_together, summarise
 from finops_pipeline.accounting.telemetry.visibility import presence
@@ -76,7 +77,7 @@ def sample_hour(
     holding = hold(timeline, instants, intervals, seen.replaced, config)
     found = hour_pieces(hour, timeline, seen, holding, inventory, config)
     owners = pod_owners(holding.pods, records["deployments"])
-    matches = matches_table(holding, timeline, config)
+    matches = matches_table(holding, timeline)
     scene = Scene(hour, timeline, holding, found, intervals, owners, config)
     return HourSamples(
         samples=samples_table(cluster, timeline, holding, found, owners, config),

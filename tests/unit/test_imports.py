@@ -20,7 +20,7 @@ AT_THE_TOP = ("contracts", "resources", "assets")
 # room -> the rooms that it may import, besides itself
 ACCOUNTING_ROOMS = ("telemetry", "holding", "usage", "findings", "money", "audit")
 """In the order of the data: each may import those before it."""
-BASE = {"contracts", "accounting.arrays", "accounting.config", "accounting.exact"}
+BASE = {"contracts", "accounting.arrays", "accounting.config", "accounting.exact", "accounting.spans"}
 BEFORE = list(accumulate(({f"accounting.{room}"} for room in ACCOUNTING_ROOMS), set.union, initial=set[str]()))
 ACCOUNTING = BASE | BEFORE[-1] | {"accounting"}
 SHARED = {"errors", "settings"}
@@ -34,6 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "accounting.arrays": set(),
     "accounting.config": set(),
     "accounting.exact": set(),
+    "accounting.spans": {"accounting.arrays"},
     **{f"accounting.{room}": BASE | before for room, before in zip(ACCOUNTING_ROOMS, BEFORE, strict=False)},
     "errors": set(),
     "settings": ACCOUNTING | {"errors"},

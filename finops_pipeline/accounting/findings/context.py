@@ -17,8 +17,9 @@ from finops_pipeline.accounting.arrays import Bools, Ints, Texts, changes, group
 from finops_pipeline.accounting.config import RATIO, AccountingConfig
 from finops_pipeline.accounting.exact import hour_text
 from finops_pipeline.accounting.holding.deployments import PodOwner
-from finops_pipeline.accounting.holding.holders import NOBODY, Holding
+from finops_pipeline.accounting.holding.holders import Holding
 from finops_pipeline.accounting.holding.lifecycle import Intervals
+from finops_pipeline.accounting.holding.view import NOBODY
 from finops_pipeline.accounting.telemetry.readings import HourReadings
 from finops_pipeline.accounting.telemetry.summaries import Timeline
 from finops_pipeline.accounting.telemetry.windows import Method
@@ -50,12 +51,12 @@ class Scene:
     @cached_property
     def measured(self) -> Bools:
         """Devices x windows: the utilization is measured."""
-        return np.asarray(self.found.utilization.method == Method.MEASURED)
+        return np.asarray(self.found.measures.utilization.method == Method.MEASURED)
 
     @cached_property
     def busy(self) -> Bools:
         """Devices x windows: measured, and not idle."""
-        return np.asarray(self.measured & (self.found.utilization.value >= self.threshold))
+        return np.asarray(self.measured & (self.found.measures.utilization.value >= self.threshold))
 
     @cached_property
     def fractions(self) -> tuple[Ints, int]:

@@ -15,7 +15,7 @@ from finops_pipeline.accounting.config import Quantity
 from finops_pipeline.accounting.exact import HOUR_MS
 from finops_pipeline.accounting.findings.context import Scene, stretches, sums
 from finops_pipeline.accounting.findings.kinds import Finding, Kind
-from finops_pipeline.accounting.holding.holders import NOBODY
+from finops_pipeline.accounting.holding.view import NOBODY
 from finops_pipeline.accounting.telemetry.readings import Readings
 from finops_pipeline.accounting.telemetry.windows import Method
 from finops_pipeline.accounting.usage.pieces import places
@@ -91,10 +91,10 @@ def _held_before(scene: Scene, board: Ints, at: Ints) -> Ints:
 def disagreeing_counters(scene: Scene) -> Iterator[Finding]:
     """A row for each board whose counter and power tell different energies."""
     found, width = scene.found, scene.width
-    device, window = np.nonzero((found.power.method == Method.MEASURED) & ~found.counter_gaps)
+    device, window = np.nonzero((found.measures.power.method == Method.MEASURED) & ~found.counter_gaps)
     board = scene.timeline.board[device]
     once = firsts(board * scene.config.windows + window)
-    board, window, drawn_mw = board[once], window[once], found.power.value[device[once], window[once]]
+    board, window, drawn_mw = board[once], window[once], found.measures.power.value[device[once], window[once]]
     sound = found.counter.unsound[board, window + 1] == found.counter.unsound[board, window]
     board, window, drawn_mw = board[sound], window[sound], drawn_mw[sound]
     begin = window * width

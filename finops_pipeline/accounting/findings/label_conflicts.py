@@ -14,8 +14,9 @@ from finops_pipeline.accounting.arrays import Ints, changes, spread
 from finops_pipeline.accounting.exact import HOUR_MS
 from finops_pipeline.accounting.findings.context import Scene, listed, sums
 from finops_pipeline.accounting.findings.kinds import Finding, Kind
-from finops_pipeline.accounting.holding.holders import NOBODY, State
 from finops_pipeline.accounting.holding.lifecycle import NANO
+from finops_pipeline.accounting.holding.states import State
+from finops_pipeline.accounting.holding.view import NOBODY
 
 OF_NOBODY = {State.IDLE: "idle", State.STALE: "stale", State.UNATTRIBUTED: "unattributed"}
 

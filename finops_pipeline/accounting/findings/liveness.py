@@ -23,8 +23,10 @@ from finops_pipeline.accounting.arrays import Bools, Ints, ints, spread, texts
 from finops_pipeline.accounting.exact import HOUR_MS
 from finops_pipeline.accounting.findings.context import Scene, listed, stretches, sums
 from finops_pipeline.accounting.findings.kinds import Finding, Kind
-from finops_pipeline.accounting.holding.holders import FAR, NEAR_MS, NOBODY, WIDE
+from finops_pipeline.accounting.holding.dropped import NEAR_MS
 from finops_pipeline.accounting.holding.lifecycle import NANO
+from finops_pipeline.accounting.holding.view import NOBODY
+from finops_pipeline.accounting.spans import FAR, WIDE
 from finops_pipeline.accounting.telemetry.readings import NO_LABELS
 from finops_pipeline.accounting.telemetry.summaries import Runs
 from finops_pipeline.accounting.telemetry.windows import Method
@@ -36,7 +38,7 @@ MINUTE_MS = 60_000
 
 def held_but_idle(scene: Scene) -> Iterator[Finding]:
     """A row for each device and holder with long idle stretches."""
-    pieces, utilization = scene.found.pieces, scene.found.utilization
+    pieces, utilization = scene.found.pieces, scene.found.measures.utilization
     method = utilization.method.ravel()[pieces.cell]
     known = (method == Method.MEASURED) | (method == Method.LINEAR)
     idle = utilization.value.ravel()[pieces.cell] < scene.threshold

@@ -17,8 +17,8 @@ from finops_pipeline.accounting.arrays import Bools, Ints, changes, group_bounds
 from finops_pipeline.accounting.exact import HOUR_MS, rows_of
 from finops_pipeline.accounting.findings.context import Scene, sums
 from finops_pipeline.accounting.findings.kinds import Finding, Kind
-from finops_pipeline.accounting.holding.holders import NOBODY
 from finops_pipeline.accounting.holding.lifecycle import NANO
+from finops_pipeline.accounting.holding.view import NOBODY
 
 
 def unmatched(scene: Scene, matches: pa.Table) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ What belongs here: status, methods and use of windows and pieces. What does not:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 
 import numpy as np
@@ -27,8 +27,9 @@ from finops_pipeline.accounting.arrays import (
 )
 from finops_pipeline.accounting.config import AccountingConfig, Quantity
 from finops_pipeline.accounting.exact import half_even_div
-from finops_pipeline.accounting.holding.holders import NOBODY, Holding, matched_units
+from finops_pipeline.accounting.holding.holders import Holding
 from finops_pipeline.accounting.holding.lifecycle import NANO
+from finops_pipeline.accounting.holding.view import NOBODY
 from finops_pipeline.accounting.telemetry.energy import WindowCounter, counter_of, stretch_energy
 from finops_pipeline.accounting.telemetry.readings import HourReadings, Readings
 from finops_pipeline.accounting.telemetry.summaries import Edge, Timeline, combined_utilization
@@ -70,27 +71,50 @@ class Pieces:
     units: Ints
     """billionths of a unit of `gpu_count` that the device matches (A21)"""
     state: Codes
-    energy: Ints
-    """mJ of the board"""
-    energy_known: Bools
+
+
+@dataclass(frozen=True)
+class Energy:
+    """What the board used in each piece, and where the class of the holder told it (A20)."""
+
+    value: Ints
+    """mJ, an element a piece"""
+    known: Bools
+    by_class: Bools
+    """devices x windows: modelled by the holder's class (A13 rung 5)"""
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What was read in every window, or stands for a reading: devices x windows; power is the board's."""
+
+    utilization: Measure
+    memory: Measure
+    power: Measure
+
+
+@dataclass(frozen=True)
+class Status:
+    """How well each window is known (A15): devices x windows; measured is neither estimated nor missing."""
+
+    estimated: Bools
+    missing: Bools
+    rungs: dict[Method, Bools]
+    """which rungs a window used"""
 
 
 @dataclass(frozen=True)
 class HourPieces:
+    """All that was used in an hour, whole as soon as it is made."""
+
     pieces: Pieces
+    energy: Energy
     visible: Bools
     """devices x windows"""
-    utilization: Measure
-    memory: Measure
-    power: Measure
-    """boards x windows"""
-    estimated: Bools
-    missing: Bools
-    """devices x windows; measured is neither (A15)"""
-    rungs: dict[Method, Bools]
-    """devices x windows: which rungs a window used"""
+    measures: Measures
+    status: Status
     provisional: bool
-    """a gap that no later reading has closed yet (A16)"""
+    """a gap or a hole in a label that no later reading has closed yet (A16)"""
     counter: WindowCounter
     counter_gaps: Bools
     """devices x windows: gaps of the energy counter (A11)"""
@@ -133,25 +157,24 @@ def hour_pieces(
         config.window_ms,
     )
     counter_gaps = gap_windows(*_seen_by_devices(*energy, timeline), hour.start, timeline.scrape_ms, config)
-    modelled_power = _modelled(_settled(power, held_by_events), power.known, held, timeline, config)
-    pieces, by_class = _with_energy(
-        _pieces(holding, timeline, visible, config), counter, modelled_power, power.known, holding, timeline, config
-    )
-    result = HourPieces(
-        pieces=pieces,
-        visible=visible,
+    measures = Measures(
         utilization=_settled(utilization, held_by_events),
         memory=_settled(memory, held_by_events),
-        power=modelled_power,
-        estimated=visible,
-        missing=visible,
-        rungs={},
+        power=_modelled(_settled(power, held_by_events), power.known, held, timeline, config),
+    )
+    pieces = _pieces(holding, timeline, visible, config)
+    spent = _energy(pieces, counter, measures.power, power.known, holding, timeline, config)
+    ever_read = (utilization.known, memory.known, power.known)
+    return HourPieces(
+        pieces=pieces,
+        energy=spent,
+        visible=visible,
+        measures=measures,
+        status=_status(measures, ever_read, counter, counter_gaps, spent.by_class, holding, timeline, config),
         provisional=holding.open_hole or _open_gap(visible, (utilization, memory, power), holding, timeline),
         counter=counter,
         counter_gaps=counter_gaps,
     )
-    known = (utilization.known, memory.known, power.known)
-    return _with_status(result, known, counter, counter_gaps, by_class, holding, timeline, config)
 
 
 def _open_gap(visible: Bools, quantities: Sequence[Filled], holding: Holding, timeline: Timeline) -> bool:
@@ -240,7 +263,7 @@ def _pieces(holding: Holding, timeline: Timeline, visible: Bools, config: Accoun
     on_first = piece_of[claims.cell] >= 0
     piece = piece_of[claims.cell[on_first]]
     holder, interval = who[on_first], claims.holder[on_first]
-    units = matched_units(holding, config)[on_first]
+    units = holding.units[on_first]
     holders = np.bincount(piece, minlength=len(first))
     alone = np.flatnonzero((holders == 0) & seen[first])
     piece = np.concatenate([piece, alone])
@@ -265,12 +288,10 @@ def _pieces(holding: Holding, timeline: Timeline, visible: Bools, config: Accoun
         holders=np.maximum(holders[piece], 1),
         units=units,
         state=holding.state[here],
-        energy=np.zeros(len(piece), np.int64),
-        energy_known=np.zeros(len(piece), bool),
     )
 
 
-def _with_energy(
+def _energy(
     pieces: Pieces,
     counter: WindowCounter,
     power: Measure,
@@ -278,18 +299,18 @@ def _with_energy(
     holding: Holding,
     timeline: Timeline,
     config: AccountingConfig,
-) -> tuple[Pieces, Bools]:
-    """Energy of each piece (A20), and the devices x windows for which it was modelled by the holder's class."""
+) -> Energy:
+    """Energy of each piece (A20)."""
     board = timeline.board[pieces.device]
     milliwatts, known = power.value.ravel()[pieces.cell], power.known.ravel()[pieces.cell]
     by_class = _class_watts(pieces, holding, timeline, config)
     use = ~known & ~ever_read[pieces.device] & (by_class > 0)
-    energy, energy_known = stretch_energy(
+    value, value_known = stretch_energy(
         counter, board, pieces.begin, pieces.end, np.where(use, by_class, milliwatts), known | use
     )
     modelled = np.zeros((len(timeline.devices), config.windows), dtype=bool)
     modelled.ravel()[pieces.cell[use]] = True
-    return replace(pieces, energy=energy, energy_known=energy_known), modelled
+    return Energy(value, value_known, modelled)
 
 
 def _class_watts(pieces: Pieces, holding: Holding, timeline: Timeline, config: AccountingConfig) -> Ints:
@@ -317,8 +338,8 @@ def _class_watts(pieces: Pieces, holding: Holding, timeline: Timeline, config: A
     return milliwatts
 
 
-def _with_status(
-    hour: HourPieces,
+def _status(
+    measures: Measures,
     ever_read: tuple[Bools, Bools, Bools],
     counter: WindowCounter,
     counter_gaps: Bools,
@@ -326,12 +347,12 @@ def _with_status(
     holding: Holding,
     timeline: Timeline,
     config: AccountingConfig,
-) -> HourPieces:
+) -> Status:
     """Status and rungs of every window (A15); `ever_read` says which owners have any reading within reach."""
     board, width = timeline.board, config.window_ms
     unsound = np.diff(counter.unsound, axis=1)[board]
     from_power, from_counter = unsound > 0, unsound < width
-    power_method = np.where(by_class, np.int8(Method.MODELLED), hour.power.method)
+    power_method = np.where(by_class, np.int8(Method.MODELLED), measures.power.method)
     no_energy = from_power & (power_method == Method.MISSING)
     has_counter = np.zeros(len(timeline.boards), dtype=bool)
     has_counter[counter.counter.board] = True
@@ -339,13 +360,13 @@ def _with_status(
     read_energy = has_counter[board] | read_power
     never = ~(read_utilization | read_memory | read_energy)[:, None]
     missing = (
-        (~hour.utilization.known & read_utilization[:, None])
-        | (~hour.memory.known & read_memory[:, None])
+        (~measures.utilization.known & read_utilization[:, None])
+        | (~measures.memory.known & read_memory[:, None])
         | (no_energy & (read_energy[:, None] | never))
     )
     methods = (
-        hour.utilization.method,
-        hour.memory.method,
+        measures.utilization.method,
+        measures.memory.method,
         np.where(from_power, power_method, np.int8(Method.MEASURED)),
     )
     rungs = {
@@ -356,4 +377,4 @@ def _with_status(
     for used in rungs.values():
         estimated |= used
     rungs[Method.COUNTER] = counter_gaps & from_counter
-    return replace(hour, missing=missing, estimated=estimated & ~missing, rungs=rungs)
+    return Status(estimated=estimated & ~missing, missing=missing, rungs=rungs)

@@ -13,7 +13,8 @@ import pyarrow as pa
 from finops_pipeline.accounting.arrays import Column, Ints, Texts, changes
 from finops_pipeline.accounting.config import AccountingConfig
 from finops_pipeline.accounting.holding.deployments import PodOwner
-from finops_pipeline.accounting.holding.holders import NOBODY, Holding
+from finops_pipeline.accounting.holding.holders import Holding
+from finops_pipeline.accounting.holding.view import NOBODY
 from finops_pipeline.accounting.telemetry.summaries import Timeline
 from finops_pipeline.accounting.telemetry.windows import RUNGS
 from finops_pipeline.accounting.usage.pieces import HourPieces, Measure
@@ -53,10 +54,10 @@ def samples_table(
             "tenant_id": _coded(tenants, holder),
             "deployment_id": _coded(deployments, holder),
             "window_seconds": pa.array(np.full(rows, config.window_seconds, dtype=np.int32)),
-            "utilization": _number(found.utilization, at, 1e6),
-            "memory_used_gb": _number(found.memory, at, 1024.0 * 1024.0),
-            "power_w": _number(found.power, at, 1e3),
-            "estimated": pa.array((found.estimated | found.missing).ravel()[at]),
+            "utilization": _number(found.measures.utilization, at, 1e6),
+            "memory_used_gb": _number(found.measures.memory, at, 1024.0 * 1024.0),
+            "power_w": _number(found.measures.power, at, 1e3),
+            "estimated": pa.array((found.status.estimated | found.status.missing).ravel()[at]),
             "method": _methods(found, at),
         },
         schema=GPU_SAMPLES,
@@ -77,9 +78,9 @@ def _number(measure: Measure, at: Ints, scale: float) -> Column:
 
 
 def _methods(found: HourPieces, at: Ints) -> Column:
-    code = np.where(found.missing, MISSING_BIT, 0)
+    code = np.where(found.status.missing, MISSING_BIT, 0)
     for bit, rung in enumerate(RUNGS):
-        code[found.rungs[rung]] += 1 << bit
+        code[found.status.rungs[rung]] += 1 << bit
     texts = [
         "+".join([rung.name.lower() for bit, rung in enumerate(RUNGS) if number >> bit & 1])
         for number in range(MISSING_BIT)

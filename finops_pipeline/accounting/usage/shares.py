@@ -35,7 +35,9 @@ from finops_pipeline.accounting.exact import (
     round_half_even,
 )
 from finops_pipeline.accounting.holding.deployments import PodOwner
-from finops_pipeline.accounting.holding.holders import NOBODY, Holding, State, matched_units
+from finops_pipeline.accounting.holding.holders import Holding
+from finops_pipeline.accounting.holding.states import State
+from finops_pipeline.accounting.holding.view import NOBODY
 from finops_pipeline.accounting.telemetry.readings import HourReadings, ProcessReadings
 from finops_pipeline.accounting.telemetry.summaries import Timeline
 from finops_pipeline.accounting.telemetry.windows import RUNGS
@@ -114,9 +116,9 @@ def _totals(group: Ints, groups: int, amount: Ints, known: Bools) -> tuple[Ints,
 
 def _device_times(pieces: Pieces, found: HourPieces) -> dict[str, Bools]:
     """Which pieces count for which column of device time; an instance or a shared device counts whole (A15)."""
-    missing, estimated = found.missing.ravel()[pieces.cell], found.estimated.ravel()[pieces.cell]
+    missing, estimated = found.status.missing.ravel()[pieces.cell], found.status.estimated.ravel()[pieces.cell]
     masks = {"measured_ms": ~missing & ~estimated, "estimated_ms": estimated, "missing_ms": missing}
-    return masks | {f"{rung.name.lower()}_ms": found.rungs[rung].ravel()[pieces.cell] for rung in RUNGS}
+    return masks | {f"{rung.name.lower()}_ms": found.status.rungs[rung].ravel()[pieces.cell] for rung in RUNGS}
 
 
 def _used(pieces: Pieces, found: HourPieces) -> Amounts:
@@ -125,9 +127,9 @@ def _used(pieces: Pieces, found: HourPieces) -> Amounts:
     span = pieces.end - pieces.begin
     return {
         "time": (span, np.ones(len(span), dtype=bool)),
-        "activity": (found.utilization.value.ravel()[at] * span, found.utilization.known.ravel()[at]),
-        "memory": (found.memory.value.ravel()[at] * span, found.memory.known.ravel()[at]),
-        "energy": (pieces.energy, pieces.energy_known),
+        "activity": (found.measures.utilization.value.ravel()[at] * span, found.measures.utilization.known.ravel()[at]),
+        "memory": (found.measures.memory.value.ravel()[at] * span, found.measures.memory.known.ravel()[at]),
+        "energy": (found.energy.value, found.energy.known),
     }
 
 
@@ -271,13 +273,13 @@ def _own_values(
     return np.where(has, mean[at], 0), has
 
 
-def matches_table(holding: Holding, timeline: Timeline, config: AccountingConfig) -> pa.Table:
+def matches_table(holding: Holding, timeline: Timeline) -> pa.Table:
     """GPU_MATCHES: the units of each running interval on visible devices (A21)."""
     intervals = holding.intervals
     claim = np.flatnonzero(holding.claims.holder < len(intervals))
     interval, cell = holding.claims.holder[claim], holding.claims.cell[claim]
     device, span = holding.cells.device[cell], holding.cells.end[cell] - holding.cells.begin[cell]
-    units = matched_units(holding, config)[claim]
+    units = holding.units[claim]
     names, model_of = np.unique(timeline.devices.model.astype(str), return_inverse=True)
     number = model_of[device]
     order, first = grouped(interval, number, units)
