@@ -7,13 +7,17 @@ from decimal import Decimal
 import dagster as dg
 import pyarrow as pa
 
+from finops_pipeline.accounting.config import AccountingConfig
 from finops_pipeline.accounting.exact import AccountingError, instant_of
 from finops_pipeline.accounting.money.allocation import allocate
 from finops_pipeline.accounting.money.policies import PolicyBook
 from finops_pipeline.accounting.money.quotas import tenant_hours
-from finops_pipeline.assets.hours import HOURS, SINGLE_RUN, failing_clearly, hours_of, span_text
+from finops_pipeline.assets.hours import HOURS, SINGLE_RUN, span_text, stage_of
 from finops_pipeline.resources.failpoints import reached
-from finops_pipeline.resources.site import Site
+from finops_pipeline.resources.lake.lake import Lake
+from finops_pipeline.resources.postgres.client import Database
+from finops_pipeline.resources.site import Watch
+from finops_pipeline.resources.source import Source
 
 CHECK = "parts_make_the_whole"
 PRICED = "everything_is_priced"
@@ -40,31 +44,35 @@ CLEAN = "nothing_is_quarantined"
     ],
 )
 def gpu_cost_allocation(
-    context: dg.AssetExecutionContext, site: dg.ResourceParam[Site]
+    context: dg.AssetExecutionContext,
+    lake: dg.ResourceParam[Lake],
+    ledger: dg.ResourceParam[Database],
+    source: dg.ResourceParam[Source],
+    rules: dg.ResourceParam[AccountingConfig],
+    watch: dg.ResourceParam[Watch],
 ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
     """One row per tenant's part of a usage row: units, amount, currency, policy, and whether estimated."""
     cost: dict[str, Decimal] = defaultdict(Decimal)
     rows = unpriced = quarantined = 0
-    with failing_clearly(site):
-        hours = hours_of(context, site)
+    with stage_of(context, source, watch) as stage:
         try:
-            for cluster in site.doors:
-                for hour in hours:
-                    allocation = price(site, cluster, hour)
-                    rows += len(allocation)
-                    unpriced += allocation["amount"].null_count
-                    quarantined += len(quarantine(site, cluster, hour))
-                    for sums in allocation.group_by("currency").aggregate([("amount", "sum")]).to_pylist():
-                        if sums["currency"]:
-                            cost[sums["currency"]] += sums["amount_sum"]
-                    site.progress("gpu_cost_allocation", hour)
+            for allocation, aside in stage.each(
+                lambda cluster, hour: (price(lake, ledger, rules, cluster, hour), lake.set_aside(cluster, hour)),
+                told=lambda found: f"{len(found[0])} rows priced, {len(found[1])} inputs set aside",
+            ):
+                rows += len(allocation)
+                unpriced += allocation["amount"].null_count
+                quarantined += len(aside)
+                for sums in allocation.group_by("currency").aggregate([("amount", "sum")]).to_pylist():
+                    if sums["currency"]:
+                        cost[sums["currency"]] += sums["amount_sum"]
         except AccountingError as error:
             yield dg.AssetCheckResult(passed=False, check_name=CHECK, metadata={"error": str(error)})
             raise
     warn = dg.AssetCheckSeverity.WARN
     yield dg.MaterializeResult(
         metadata={
-            "hours": span_text(hours),
+            "hours": span_text(stage.hours),
             "rows": rows,
             "unpriced_rows": unpriced,
             **{f"cost_{currency}": str(amount) for currency, amount in sorted(cost.items())},
@@ -79,38 +87,29 @@ def gpu_cost_allocation(
     )
 
 
-def price(site: Site, cluster: str, hour: int) -> pa.Table:
+def price(lake: Lake, ledger: Database, rules: AccountingConfig, cluster: str, hour: int) -> pa.Table:
     """Compute and store one hour's allocation, and what was set aside on the way."""
-    usage = site.lake.require("gpu_usage", cluster, hour)
-    book = PolicyBook.parse(site.lake.require("allocation_policies", cluster, hour), site.config.models)
+    usage = lake.require("gpu_usage", cluster, hour)
+    book = PolicyBook.parse(lake.require("allocation_policies", cluster, hour), rules.models)
     allocation = allocate(
         hour,
         cluster,
         usage=usage,
-        idle=site.lake.require("gpu_idle", cluster, hour),
-        storage=site.lake.require("deployment_storage", cluster, hour),
-        tokens=site.lake.require("token_usage", cluster, hour),
-        deployments=site.lake.require("deployments", cluster, hour),
+        idle=lake.require("gpu_idle", cluster, hour),
+        storage=lake.require("deployment_storage", cluster, hour),
+        tokens=lake.require("token_usage", cluster, hour),
+        deployments=lake.require("deployments", cluster, hour),
         book=book,
-        platform_tenant=site.config.platform_tenant,
+        platform_tenant=rules.platform_tenant,
     )
     hours = tenant_hours(cluster, hour, allocation, usage)
-    site.lake.write("gpu_cost_allocation", cluster, hour, allocation)
+    lake.write("gpu_cost_allocation", cluster, hour, allocation)
     reached("allocation landed")
-    site.lake.write("tenant_hours", cluster, hour, hours)
-    with site.database.transaction() as connection:
-        site.database.hour_lock(connection, cluster, instant_of(hour))
-        site.database.replace_hour(connection, "gpu_cost_allocation", cluster, [instant_of(hour)], allocation)
+    lake.write("tenant_hours", cluster, hour, hours)
+    with ledger.transaction() as connection:
+        ledger.hour_lock(connection, cluster, instant_of(hour))
+        ledger.replace_hour(connection, "gpu_cost_allocation", cluster, [instant_of(hour)], allocation)
         reached("allocation replaced")
-        site.database.replace_hour(connection, "tenant_hours", cluster, [instant_of(hour)], hours)
-        site.database.replace_hour(
-            connection, "quarantine", cluster, [instant_of(hour)], quarantine(site, cluster, hour)
-        )
+        ledger.replace_hour(connection, "tenant_hours", cluster, [instant_of(hour)], hours)
+        ledger.replace_hour(connection, "quarantine", cluster, [instant_of(hour)], lake.set_aside(cluster, hour))
     return allocation
-
-
-def quarantine(site: Site, cluster: str, hour: int) -> pa.Table:
-    """Records and readings of the hour that were set aside."""
-    return pa.concat_tables(
-        [site.lake.require(table, cluster, hour) for table in ("rejected_records", "rejected_readings")]
-    )

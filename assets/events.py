@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -11,19 +12,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from finops_pipeline.accounting.arrays import texts
+from finops_pipeline.accounting.config import AccountingConfig
 from finops_pipeline.accounting.exact import hour_text, instant_of
 from finops_pipeline.accounting.holding.lifecycle import running_intervals
 from finops_pipeline.accounting.money.credits import Allocated
 from finops_pipeline.accounting.money.ledger import booked_sums, differences
-from finops_pipeline.assets.allocation import quarantine
-from finops_pipeline.assets.hours import HOURS, SINGLE_RUN, failing_clearly, hours_of, span_text
+from finops_pipeline.assets.hours import HOURS, SINGLE_RUN, span_text, stage_of
 from finops_pipeline.errors import FinopsError
 from finops_pipeline.resources.credits import propose
 from finops_pipeline.resources.failpoints import reached
+from finops_pipeline.resources.lake.lake import Lake
+from finops_pipeline.resources.postgres.client import Database
 from finops_pipeline.resources.postgres.copy import Connection
 from finops_pipeline.resources.postgres.credits import credit_differences
 from finops_pipeline.resources.postgres.usage_rows import QUALITY, event_rows
-from finops_pipeline.resources.site import Site
+from finops_pipeline.resources.site import Watch
+from finops_pipeline.resources.source import Source
 
 COVERED = "little_is_estimated"
 ESTIMATED_LIMIT = Decimal("0.10")
@@ -41,25 +45,30 @@ ESTIMATED_LIMIT = Decimal("0.10")
         )
     ],
 )
-def usage_events(context: dg.AssetExecutionContext, site: dg.ResourceParam[Site]) -> dg.MaterializeResult:
+def usage_events(
+    context: dg.AssetExecutionContext,
+    lake: dg.ResourceParam[Lake],
+    ledger: dg.ResourceParam[Database],
+    source: dg.ResourceParam[Source],
+    rules: dg.ResourceParam[AccountingConfig],
+    watch: dg.ResourceParam[Watch],
+) -> dg.MaterializeResult:
     """One row per immutable usage event: the difference between an hour's result and what is booked of it."""
-    booked = identical = proposed = 0
-    shares: list[Decimal] = []
-    with failing_clearly(site):
-        hours = hours_of(context, site)
-        for cluster in site.doors:
-            for hour in hours:
-                events, rows = book(site, cluster, hour, context.run.run_id)
-                booked += events
-                identical += rows - min(events, rows)
-                share = estimated_share(site.lake.require("gpu_usage", cluster, hour))
-                shares += [share] if share is not None else []
-                site.progress("usage_events", hour)
-            proposed += propose(site, cluster, hours)
-    highest = max(shares, default=Decimal(0))
+    booked = identical = 0
+    highest = Decimal(0)
+    run_id = context.run.run_id
+    with stage_of(context, source, watch) as stage:
+        for done in stage.each(
+            lambda cluster, hour: book(lake, ledger, rules, cluster, hour, source.now_ms(), run_id),
+            told=lambda done: f"{done.events} events booked for {done.rows} rows",
+        ):
+            booked += done.events
+            identical += done.rows - min(done.events, done.rows)
+            highest = max(highest, done.estimated_share or Decimal(0))
+        proposed = sum(propose(ledger, source, rules, cluster, stage.hours) for cluster in stage.clusters)
     return dg.MaterializeResult(
         metadata={
-            "hours": span_text(hours),
+            "hours": span_text(stage.hours),
             "booked": booked,
             "unchanged": identical,
             "credits_proposed": proposed,
@@ -76,18 +85,31 @@ def usage_events(context: dg.AssetExecutionContext, site: dg.ResourceParam[Site]
     )
 
 
-def book(site: Site, cluster: str, hour: int, run_id: str) -> tuple[int, int]:
-    """Book one hour's differences in one transaction; how many events, and how many allocation rows there are."""
-    allocation = site.lake.require("gpu_cost_allocation", cluster, hour)
-    usage = site.lake.require("gpu_usage", cluster, hour)
-    with site.database.transaction() as connection:
-        site.database.hour_lock(connection, cluster, instant_of(hour))
-        events = differences(allocation, usage, booked_sums(booked_events(site, connection, cluster, hour)))
-        refuse_conflicts(site, connection, events)
-        site.database.copy(connection, "usage_events", event_rows(events))
+@dataclass(frozen=True)
+class Booked:
+    """What came of booking an hour."""
+
+    events: int
+    rows: int
+    """of its allocation"""
+    estimated_share: Decimal | None
+    """part of its device time that was not measured; None without device time"""
+
+
+def book(
+    lake: Lake, ledger: Database, rules: AccountingConfig, cluster: str, hour: int, now_ms: int, run_id: str
+) -> Booked:
+    """Book one hour's differences in one transaction."""
+    allocation = lake.require("gpu_cost_allocation", cluster, hour)
+    usage = lake.require("gpu_usage", cluster, hour)
+    with ledger.transaction() as connection:
+        ledger.hour_lock(connection, cluster, instant_of(hour))
+        events = differences(allocation, usage, booked_sums(booked_events(ledger, connection, cluster, hour)))
+        refuse_conflicts(ledger, connection, events)
+        ledger.copy(connection, "usage_events", event_rows(events))
         reached("events booked")
-        events += follow_with_credits(site, connection, cluster, hour)
-        changed = _mark(site, connection, cluster, hour, usage, allocation, run_id)
+        events += follow_with_credits(lake, ledger, rules, connection, cluster, hour, now_ms)
+        changed = _mark(lake, connection, cluster, hour, usage, allocation, run_id)
         if events or changed:
             payload = {
                 "cluster": cluster,
@@ -95,16 +117,16 @@ def book(site: Site, cluster: str, hour: int, run_id: str) -> tuple[int, int]:
                 "events": len(events),
                 "events_sha256": hashlib.sha256("".join(e["content_sha256"] for e in events).encode()).hexdigest(),
             }
-            site.database.append_audit(connection, "hour.published", payload, instant_of(site.now_ms()))
+            ledger.append_audit(connection, "hour.published", payload, instant_of(now_ms))
         reached("hour audited")
     reached("hour published")
-    return len(events), len(allocation)
+    return Booked(len(events), len(allocation), estimated_share(usage))
 
 
-def refuse_conflicts(site: Site, connection: Connection, events: Sequence[dict[str, Any]]) -> None:
+def refuse_conflicts(ledger: Database, connection: Connection, events: Sequence[dict[str, Any]]) -> None:
     """Stops with nothing changed if the ledger holds other content under the id of a new event (A31)."""
     new = {event["event_id"]: event["content_sha256"] for event in events}
-    found = site.database.query(
+    found = ledger.query(
         "SELECT event_id, content_sha256 FROM eai.usage_events WHERE usage_type <> 'llm' AND event_id = ANY(%s)",
         (list(new),),
         connection=connection,
@@ -116,9 +138,9 @@ def refuse_conflicts(site: Site, connection: Connection, events: Sequence[dict[s
         )
 
 
-def booked_events(site: Site, connection: Connection, cluster: str, hour: int) -> list[dict[str, Any]]:
+def booked_events(ledger: Database, connection: Connection, cluster: str, hour: int) -> list[dict[str, Any]]:
     """The documents that the ledger holds of one hour, without credits, which follow what is charged."""
-    found = site.database.query(
+    found = ledger.query(
         "SELECT event_id, content_sha256, document FROM eai.usage_events"
         " WHERE usage_type <> 'llm' AND cluster = %s AND period_start = %s AND workload_id NOT LIKE 'credit:%%'",
         (cluster, instant_of(hour)),
@@ -127,15 +149,23 @@ def booked_events(site: Site, connection: Connection, cluster: str, hour: int) -
     return [msgspec.json.decode(document) for document in texts(found["document"])]
 
 
-def follow_with_credits(site: Site, connection: Connection, cluster: str, hour: int) -> list[dict[str, Any]]:
+def follow_with_credits(
+    lake: Lake,
+    ledger: Database,
+    rules: AccountingConfig,
+    connection: Connection,
+    cluster: str,
+    hour: int,
+    now_ms: int,
+) -> list[dict[str, Any]]:
     """Book what the approved credits of the hour have to change by, now that its charges are booked."""
 
     def allocated(workload: str) -> Allocated:
-        events = site.lake.require("workload_events", cluster, hour)
-        return Allocated(running_intervals(events, site.now_ms(), site.config), workload, site.config)
+        events = lake.require("workload_events", cluster, hour)
+        return Allocated(running_intervals(events, now_ms, rules), workload, rules)
 
-    events = credit_differences(site.database, connection, cluster, [hour], allocated)
-    site.database.copy(connection, "usage_events", event_rows(events))
+    events = credit_differences(ledger, connection, cluster, [hour], allocated)
+    ledger.copy(connection, "usage_events", event_rows(events))
     return events
 
 
@@ -147,10 +177,10 @@ def estimated_share(usage: pa.Table) -> Decimal | None:
 
 
 def _mark(
-    site: Site, connection: Connection, cluster: str, hour: int, usage: pa.Table, allocation: pa.Table, run_id: str
+    lake: Lake, connection: Connection, cluster: str, hour: int, usage: pa.Table, allocation: pa.Table, run_id: str
 ) -> bool:
     """Write the hour's marker; whether the hour is new or its result has changed since it was last published."""
-    facts = site.lake.require("hour_facts", cluster, hour).to_pylist()[0]
+    facts = lake.require("hour_facts", cluster, hour).to_pylist()[0]
     share = estimated_share(usage)
     digest = fingerprint(allocation)
     row = connection.execute(
@@ -169,7 +199,7 @@ def _mark(
             facts["provisional"],
             None if share is None else round(share, 9),
             allocation["amount"].null_count,
-            len(quarantine(site, cluster, hour)),
+            len(lake.set_aside(cluster, hour)),
             digest,
             run_id,
         ),

@@ -1,7 +1,8 @@
-"""What all hourly assets share: partitions, the hours of a run, and how a failure reaches the UI."""
+"""What all hourly assets share: partitions, the loop over clusters and hours, and how a failure reaches the UI."""
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -9,13 +10,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
+from threading import Lock
 from typing import Final, TypeVar
 
 import dagster as dg
 
-from finops_pipeline.accounting.exact import HOUR_MS, AccountingError, hour_text
+from finops_pipeline.accounting.exact import HOUR_MS, AccountingError, hour_text, ms_of
 from finops_pipeline.errors import FinopsError, SourceError, UsageError
-from finops_pipeline.resources.site import Site
+from finops_pipeline.resources.site import Watch
+from finops_pipeline.resources.source import Source
 
 for _parameter in ("backfill_policy", "allow_nonexistent_upstream_partitions"):
     # Used on purpose although Dagster calls them beta; an upgrade that changes them shows in the tests.
@@ -35,11 +38,66 @@ SINGLE_RUN = dg.BackfillPolicy.single_run()
 """A range of hours is one run, and gives what a run for each hour gives."""
 
 
-def hours_of(context: dg.AssetExecutionContext, site: Site) -> list[int]:
+RETRY_SECONDS: Final = 10
+"""Before a stage is tried again after a transient failure."""
+LOG_SECONDS: Final = 1.0
+"""Lines of the log are kept this long and written together: each writing costs Dagster some 15 ms."""
+
+
+class Stage:
+    """One stage of a run: its hours, the loop over them, and what is told of each."""
+
+    def __init__(self, context: dg.AssetExecutionContext, hours: list[int], source: Source, watch: Watch) -> None:
+        self.name = context.asset_key.path[-1]
+        self.hours = hours
+        self.clusters = source.clusters
+        self._log, self._watch = context.log, watch
+        self._lines: list[str] = []
+        self._written, self._lock = time.monotonic(), Lock()
+
+    def each(
+        self, work: Callable[[str, int], Result], told: Callable[[Result], str] = lambda _: "done"
+    ) -> Generator[Result]:
+        """What `work` makes of each hour of each cluster, in order; `told` says it in the log."""
+        for cluster in self.clusters:
+            for hour in self.hours:
+                result = work(cluster, hour)
+                self.done(cluster, hour, told(result))
+                yield result
+
+    def done(self, cluster: str, hour: int, what: str) -> None:
+        """An hour of a cluster is finished: for whoever watches, and a line of the log. From any thread."""
+        with self._lock:
+            self._lines.append(f"{cluster}, {hour_text(hour)}: {what}")
+        self._watch.progress(self.name, hour)
+        if time.monotonic() - self._written > LOG_SECONDS:
+            self.write_log()
+
+    def write_log(self) -> None:
+        """Write the lines that are kept."""
+        with self._lock:
+            lines, self._lines = self._lines, []
+            self._written = time.monotonic()
+        if lines:
+            self._log.info("\n".join(lines))
+
+
+@contextmanager
+def stage_of(context: dg.AssetExecutionContext, source: Source, watch: Watch) -> Iterator[Stage]:
+    """The stage that an asset is: its hours have ended, its failures reach Dagster as it should treat them."""
+    with failing_clearly(watch):
+        stage = Stage(context, hours_of(context, source), source, watch)
+        try:
+            yield stage
+        finally:
+            stage.write_log()
+
+
+def hours_of(context: dg.AssetExecutionContext, source: Source) -> list[int]:
     """The hours of the run, by their start in epoch ms; an hour that has not ended is refused (A2)."""
     window = context.partition_time_window
-    hours = list(range(_ms(window.start), _ms(window.end), HOUR_MS))
-    now = site.now_ms()
+    hours = list(range(ms_of(window.start), ms_of(window.end), HOUR_MS))
+    now = source.now_ms()
     late = [hour for hour in hours if hour + HOUR_MS > now]
     if late:
         raise UsageError(
@@ -48,18 +106,14 @@ def hours_of(context: dg.AssetExecutionContext, site: Site) -> list[int]:
     return hours
 
 
-def _ms(instant: datetime) -> int:
-    return int(instant.timestamp()) * 1000
-
-
 @contextmanager
-def failing_clearly(site: Site) -> Iterator[None]:
+def failing_clearly(watch: Watch) -> Iterator[None]:
     """Errors as Dagster should treat them: another try for transient ones, a plain failure for the others."""
     try:
         yield
     except SourceError as error:
-        if error.transient and site.retries:
-            raise dg.RetryRequested(max_retries=site.retries, seconds_to_wait=10) from error
+        if error.transient and watch.retries:
+            raise dg.RetryRequested(max_retries=watch.retries, seconds_to_wait=RETRY_SECONDS) from error
         raise dg.Failure(str(error), allow_retries=False) from error
     except (FinopsError, AccountingError) as error:
         raise dg.Failure(str(error), allow_retries=False) from error

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 import dagster as dg
 
 from finops_pipeline.assets.hours import failing_clearly
+from finops_pipeline.resources.clickhouse.client import Replica
 from finops_pipeline.resources.clickhouse.replication import Difference, flat, sync
-from finops_pipeline.resources.site import Site
+from finops_pipeline.resources.postgres.client import Database
+from finops_pipeline.resources.site import Watch
 
 AGREES = "replica_agrees"
 SHOWN = 50
@@ -24,16 +26,18 @@ SHOWN = 50
         )
     ],
 )
-def usage_events_replica(site: dg.ResourceParam[Site]) -> dg.MaterializeResult:
+def usage_events_replica(
+    ledger: dg.ResourceParam[Database], replica: dg.ResourceParam[Replica], watch: dg.ResourceParam[Watch]
+) -> dg.MaterializeResult:
     """One row per usage event, in ClickHouse: copied from the high-water mark on, compared, repaired.
 
     Compared are the days for which something arrived, and everything once a day.
     """
-    with failing_clearly(site), site.replica.open() as replica:
-        synced = sync(site.database, replica, everything=False)
+    with failing_clearly(watch), replica.open() as copy:
+        synced = sync(ledger, copy, everything=False)
     return dg.MaterializeResult(
         metadata={
-            "where": replica.where,
+            "where": copy.where,
             "copied": synced.copied,
             "compared": synced.compared,
             "compared_since": f"{synced.since:%Y-%m-%dT%H:%M:%SZ}" if synced.since else "ever",

@@ -1,5 +1,6 @@
 """The monthly statement: each tenant's deployments, in money (A30, A33)."""
 
+from datetime import datetime
 from typing import Any
 
 import dagster as dg
@@ -7,9 +8,11 @@ import dagster as dg
 from finops_pipeline.accounting.exact import instant_of
 from finops_pipeline.assets.hours import MONTHS, failing_clearly
 from finops_pipeline.resources.postgres.balance import Proof, trial_balance
+from finops_pipeline.resources.postgres.client import Database
 from finops_pipeline.resources.postgres.published import first_open_month, month_bounds
 from finops_pipeline.resources.postgres.statements import publish_statement
-from finops_pipeline.resources.site import Site
+from finops_pipeline.resources.site import Watch
+from finops_pipeline.resources.source import Source
 
 CHECK = "trial_balance"
 
@@ -33,13 +36,18 @@ CHECK = "trial_balance"
         )
     ],
 )
-def gpu_allocation(context: dg.AssetExecutionContext, site: dg.ResourceParam[Site]) -> dg.MaterializeResult:
+def gpu_allocation(
+    context: dg.AssetExecutionContext,
+    ledger: dg.ResourceParam[Database],
+    source: dg.ResourceParam[Source],
+    watch: dg.ResourceParam[Watch],
+) -> dg.MaterializeResult:
     """One row per tenant, deployment and currency of a month: units and the amount to be charged."""
-    with failing_clearly(site):
+    with failing_clearly(watch):
         period = f"{context.partition_time_window.start:%Y-%m}"
-        result = publish(site, period)
-        counted = computed_hours(site, period)
-        wrong = [proof for proof in trial_balance(site.database, period) if not proof.holds]
+        result = publish(ledger, period, instant_of(source.now_ms()))
+        counted = computed_hours(ledger, period)
+        wrong = [proof for proof in trial_balance(ledger, period) if not proof.holds]
     return dg.MaterializeResult(
         metadata={
             "period": period,
@@ -63,18 +71,17 @@ def gpu_allocation(context: dg.AssetExecutionContext, site: dg.ResourceParam[Sit
     )
 
 
-def publish(site: Site, period: str) -> dict[str, Any]:
+def publish(ledger: Database, period: str, now: datetime) -> dict[str, Any]:
     """Publish a month's statement; if it is final, then that of the open month that lists its corrections (A33)."""
-    now = instant_of(site.now_ms())
-    result = publish_statement(site.database, period, now)
+    result = publish_statement(ledger, period, now)
     if result["status"] == "final":
-        publish_statement(site.database, first_open_month(site.database, period), now)
+        publish_statement(ledger, first_open_month(ledger, period), now)
     return result
 
 
-def computed_hours(site: Site, period: str) -> int:
+def computed_hours(ledger: Database, period: str) -> int:
     """Hours of the month that are published, over all clusters."""
-    found = site.database.query(
+    found = ledger.query(
         "SELECT count(*) AS hours FROM eai.hour_runs WHERE hour >= %s AND hour < %s", month_bounds(period)
     )
     return int(found["hours"][0].as_py() or 0)

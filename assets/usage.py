@@ -7,15 +7,18 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from finops_pipeline.accounting.config import AccountingConfig
 from finops_pipeline.accounting.exact import AccountingError, instant_of
 from finops_pipeline.accounting.hour import account_hour
 from finops_pipeline.accounting.usage.storage import storage_usage
 from finops_pipeline.accounting.usage.workload_hours import HourUsage
-from finops_pipeline.assets.hours import HOURS, SINGLE_RUN, failing_clearly, gpu_hours, hours_of, span_text
+from finops_pipeline.assets.hours import HOURS, SINGLE_RUN, gpu_hours, span_text, stage_of
 from finops_pipeline.assets.samples import stored
 from finops_pipeline.resources.failpoints import reached
-from finops_pipeline.resources.postgres.client import attributed
-from finops_pipeline.resources.site import Site
+from finops_pipeline.resources.lake.lake import Lake
+from finops_pipeline.resources.postgres.client import Database, attributed
+from finops_pipeline.resources.site import Watch
+from finops_pipeline.resources.source import Source
 
 CHECK = "fleet_identity"
 
@@ -37,27 +40,31 @@ CHECK = "fleet_identity"
     ],
 )
 def gpu_usage(
-    context: dg.AssetExecutionContext, site: dg.ResourceParam[Site]
+    context: dg.AssetExecutionContext,
+    lake: dg.ResourceParam[Lake],
+    ledger: dg.ResourceParam[Database],
+    source: dg.ResourceParam[Source],
+    rules: dg.ResourceParam[AccountingConfig],
+    watch: dg.ResourceParam[Watch],
 ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
     """One row per workload, hour and model: allocated, active and memory seconds, energy, and how well known."""
     seconds = energy = Decimal(0)
     rows = 0
-    with failing_clearly(site):
-        hours = hours_of(context, site)
+    with stage_of(context, source, watch) as stage:
         try:
-            for cluster in site.doors:
-                for hour in hours:
-                    usage = use(site, cluster, hour).usage
-                    rows += len(usage)
-                    seconds += pc.sum(usage["gpu_seconds"]).as_py() or 0
-                    energy += pc.sum(usage["energy_wh"]).as_py() or 0
-                    site.progress("gpu_usage", hour)
+            for usage in stage.each(
+                lambda cluster, hour: use(lake, ledger, rules, cluster, hour, source.now_ms()).usage,
+                told=lambda usage: f"{len(usage)} rows of usage",
+            ):
+                rows += len(usage)
+                seconds += pc.sum(usage["gpu_seconds"]).as_py() or 0
+                energy += pc.sum(usage["energy_wh"]).as_py() or 0
         except AccountingError as error:
             yield dg.AssetCheckResult(passed=False, check_name=CHECK, metadata={"error": str(error)})
             raise
     yield dg.MaterializeResult(
         metadata={
-            "hours": span_text(hours),
+            "hours": span_text(stage.hours),
             "rows": rows,
             "gpu_hours": gpu_hours(seconds),
             "energy_kwh": round(float(energy) / 1000, 3),
@@ -66,21 +73,21 @@ def gpu_usage(
     )
 
 
-def use(site: Site, cluster: str, hour: int) -> HourUsage:
+def use(lake: Lake, ledger: Database, rules: AccountingConfig, cluster: str, hour: int, now_ms: int) -> HourUsage:
     """Compute and store one hour's usage; raises before anything is stored if an identity fails (A21)."""
-    records = {name: site.lake.require(name, cluster, hour) for name in ("workload_events", "deployments")}
-    found = account_hour(cluster, hour, stored(site, cluster, hour), records, site.now_ms(), site.config)
-    disks = site.lake.require("deployment_storage", cluster, hour)
+    records = {name: lake.require(name, cluster, hour) for name in ("workload_events", "deployments")}
+    found = account_hour(cluster, hour, stored(lake, cluster, hour), records, now_ms, rules)
+    disks = lake.require("deployment_storage", cluster, hour)
     usage = pa.concat_tables([found.usage, storage_usage(hour, cluster, disks, records["deployments"])])
     usage = usage.sort_by([("workload_id", "ascending"), ("gpu_model", "ascending")])
     tables = {"gpu_usage": usage, "gpu_idle": found.idle, "fleet_hours": found.fleet}
     for table, rows in tables.items():
-        site.lake.write(table, cluster, hour, rows)
+        lake.write(table, cluster, hour, rows)
     reached("usage landed")
-    tables["gpu_usage"] = attributed(usage, site.config.platform_tenant)
-    with site.database.transaction() as connection:
-        site.database.hour_lock(connection, cluster, instant_of(hour))
+    tables["gpu_usage"] = attributed(usage, rules.platform_tenant)
+    with ledger.transaction() as connection:
+        ledger.hour_lock(connection, cluster, instant_of(hour))
         for table, rows in tables.items():
-            site.database.replace_hour(connection, table, cluster, [instant_of(hour)], rows)
+            ledger.replace_hour(connection, table, cluster, [instant_of(hour)], rows)
             reached(f"{table} replaced")
     return HourUsage(usage, found.idle, found.fleet)

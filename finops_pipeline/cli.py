@@ -641,11 +641,12 @@ def _run(
         check_hours(site, first, past)
     if out is not None:
         prepare(out)
-    hours = sum((past - first) // timedelta(hours=1) for first, past in spans) * len(site.doors)
+    hours = sum((past - first) // timedelta(hours=1) for first, past in spans) * len(site.source.clusters)
     before, outcomes = last_arrival(site), []
     try:
         with instance_of(settings) as instance, progress(STAGES, hours, quiet=quiet) as told:
-            outcomes += [run_hours(replace(site, progress=told), instance, first, past) for first, past in spans]
+            watched = replace(site, watch=replace(site.watch, progress=told))
+            outcomes += [run_hours(watched, instance, first, past) for first, past in spans]
     except KeyboardInterrupt:
         raise StoppedError("interrupted: published hours stay, the same command again does the rest") from None
     outcome = joined(outcomes)
@@ -656,9 +657,10 @@ def _run(
 
 def _span(site: Site, from_: str | None, to: str | None) -> tuple[datetime, datetime]:
     """The hours asked for; by default a bundle's own, or the last hour that has ended."""
-    now = datetime.fromtimestamp(site.now_ms() / 1000, UTC).replace(minute=0, second=0, microsecond=0)
-    past = _hour("--to", to) if to else (site.bundle.end if site.bundle else now)
-    first = _hour("--from", from_) if from_ else (site.bundle.start if site.bundle else past - timedelta(hours=1))
+    now = datetime.fromtimestamp(site.source.now_ms() / 1000, UTC).replace(minute=0, second=0, microsecond=0)
+    has = site.source.span
+    past = _hour("--to", to) if to else (has[1] if has else now)
+    first = _hour("--from", from_) if from_ else (has[0] if has else past - timedelta(hours=1))
     return first, past
 
 

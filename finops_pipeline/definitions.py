@@ -66,12 +66,37 @@ KEY = "%Y-%m-%d-%H:%M"
 """Partition key of an hour."""
 
 
-@dg.resource
+PARTS = {
+    "lake": "The Parquet lake: every table of every hour, as it was computed.",
+    "ledger": "Postgres, schema `eai`: results, usage events, statements, audit log.",
+    "source": "Where inputs come from: Prometheus and the platform's tables, or a bundle of files; and what time it is.",
+    "rules": "The accounting's configuration: models, limits, labels, the platform tenant.",
+    "replica": "The ledger's copy in ClickHouse.",
+    "watch": "Who follows a run, and how often a stage is tried again.",
+}
+"""Resource -> what it is."""
+FIELDS = {"ledger": "database", "rules": "config"}
+"""Resource -> its field of `Site`, where the names differ."""
+
+
+@dg.resource(description="The installation that the environment describes; the other resources are its parts.")
 def configured_site(_context: dg.InitResourceContext) -> Iterator[Site]:
     """The installation that the environment describes; opened when a run starts, closed when it ends."""
     settings = load_settings(environment())
     with open_site(settings, settings.bundle) as site:
         yield site
+
+
+def parts_of(site: Site) -> dict[str, object]:
+    """The resources of the assets, from an opened installation."""
+    return {name: getattr(site, FIELDS.get(name, name)) for name in PARTS}
+
+
+def _part(name: str) -> dg.ResourceDefinition:
+    def of(context: dg.InitResourceContext) -> object:
+        return parts_of(context.resources.site)[name]
+
+    return dg.ResourceDefinition(of, description=PARTS[name], required_resource_keys={"site"})
 
 
 hourly_job = dg.define_asset_job(
@@ -189,7 +214,7 @@ def build(site: object = configured_site) -> dg.Definitions:
         jobs=[hourly_job, monthly_job, replica_job],
         schedules=[hourly_schedule, monthly_schedule],
         sensors=[recompute_sensor, replica_sensor, held_but_idle_sensor],
-        resources={"site": site},
+        resources={"site": site, **{name: _part(name) for name in PARTS}},
         executor=dg.in_process_executor,
     )
 

@@ -16,7 +16,8 @@ from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
-from finops_pipeline.accounting.exact import HOUR_MS, instant_of
+from finops_pipeline.accounting.config import AccountingConfig
+from finops_pipeline.accounting.exact import HOUR_MS, instant_of, ms_of
 from finops_pipeline.accounting.holding.lifecycle import running_intervals
 from finops_pipeline.accounting.money.credits import Allocated, hours_of, instant_text, lost_windows, proposals
 from finops_pipeline.errors import UsageError
@@ -24,30 +25,31 @@ from finops_pipeline.resources.postgres import credits as stored
 from finops_pipeline.resources.postgres.client import Database
 from finops_pipeline.resources.postgres.copy import Connection
 from finops_pipeline.resources.postgres.usage_rows import event_rows
-from finops_pipeline.resources.site import Site
+from finops_pipeline.resources.source import Source
 
 LOOK_BACK_HOURS = 48
 
 
-def propose(site: Site, cluster: str, hours: Sequence[int]) -> int:
+def propose(database: Database, source: Source, rules: AccountingConfig, cluster: str, hours: Sequence[int]) -> int:
     """Bring the proposals up to date that these hours may change; how many there are of those workloads now.
 
     The days before are looked at too: a run that was killed between booking and proposing is caught up with.
     """
     first, past = min(hours) - LOOK_BACK_HOURS * HOUR_MS, max(hours) + HOUR_MS
     count = 0
-    with site.database.transaction() as connection:
-        site.database.credits_lock(connection, cluster)
-        for workload in stored.suspects(site.database, connection, cluster, first, past):
-            count += _propose(site, connection, cluster, workload)
+    with database.transaction() as connection:
+        database.credits_lock(connection, cluster)
+        for workload in stored.suspects(database, connection, cluster, first, past):
+            count += _propose(database, source, rules, connection, cluster, workload)
     return count
 
 
-def _propose(site: Site, connection: Connection, cluster: str, workload: str) -> int:
-    database = site.database
-    events = stored.events_of(database, connection, cluster, workload, default_cluster=site.is_default(cluster))
-    allocated = Allocated(running_intervals(events, site.now_ms(), site.config), workload, site.config)
-    lost = lost_windows(stored.findings_of(database, connection, cluster, workload), allocated, site.config)
+def _propose(
+    database: Database, source: Source, rules: AccountingConfig, connection: Connection, cluster: str, workload: str
+) -> int:
+    events = stored.events_of(database, connection, cluster, workload, default_cluster=source.is_default(cluster))
+    allocated = Allocated(running_intervals(events, source.now_ms(), rules), workload, rules)
+    lost = lost_windows(stored.findings_of(database, connection, cluster, workload), allocated, rules)
     hours = sorted({hour for span in lost for hour in hours_of(span.begin, span.end)})
     charges = stored.charges_of(database, connection, cluster, workload, hours)
     decided = stored.decided_windows(database, connection, cluster, workload)
@@ -81,7 +83,7 @@ def decide(
     status = "approved" if approve else "rejected"
     with database.transaction() as connection:
         found = _locked(database, connection, credit_id)
-        hours = list(hours_of(_ms(found["window_from"]), _ms(found["window_to"])))
+        hours = list(hours_of(ms_of(found["window_from"]), ms_of(found["window_to"])))
         if found["status"] not in ("proposed", status):
             raise UsageError(
                 f"credit {credit_id} was {found['status']} by {found['decided_by']}: {found['decision_reason']};"
@@ -107,8 +109,8 @@ def decide(
             payload = {
                 "credit_id": credit_id,
                 **{name: found[name] for name in ("cluster", "workload_id", "tenant_id", "deployment_id", "currency")},
-                "window_from": instant_text(_ms(found["window_from"])),
-                "window_to": instant_text(_ms(found["window_to"])),
+                "window_from": instant_text(ms_of(found["window_from"])),
+                "window_to": instant_text(ms_of(found["window_to"])),
                 "amount": f"{amount:f}",
                 "reason": reason.strip(),
                 "decided_by": decided_by.strip(),
@@ -134,7 +136,7 @@ def _locked(database: Database, connection: Connection, credit_id: str) -> dict[
     )
     row = connection.execute(query, (credit_id,)).fetchone()
     if row is not None:
-        for hour in hours_of(_ms(row[5]), _ms(row[6])):
+        for hour in hours_of(ms_of(row[5]), ms_of(row[6])):
             database.hour_lock(connection, row[0], instant_of(hour))
         database.credits_lock(connection, row[0])
         again = connection.execute(query, (credit_id,)).fetchone()
@@ -182,7 +184,3 @@ def listed(database: Database, status: str | None = None) -> list[dict[str, Any]
         (status,),
     )
     return list(found.to_pylist())
-
-
-def _ms(instant: datetime) -> int:
-    return round(instant.timestamp() * 1000)

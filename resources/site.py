@@ -1,20 +1,15 @@
 """One installation: where readings come from, where results go, and what time it is.
 
-Assets get exactly one resource, this one. What belongs here: opening the doors that the settings name.
-What does not: the doors themselves.
+What belongs here: opening the doors that the settings name. What does not: the doors themselves, and how a source of
+live data differs from files (`source`). Assets get its parts as resources of their own, each by its name.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
-from typing import Protocol
-
-import pyarrow as pa
 
 from finops_pipeline.accounting.config import AccountingConfig
 from finops_pipeline.errors import UsageError
@@ -24,40 +19,22 @@ from finops_pipeline.resources.lake.lake import Lake
 from finops_pipeline.resources.postgres.client import Database
 from finops_pipeline.resources.postgres.database import open_database
 from finops_pipeline.resources.prometheus.client import PrometheusDoor
-from finops_pipeline.resources.series import window
+from finops_pipeline.resources.source import BundleSource, LiveSource, Source, clock_of, wall_clock_ms
 from finops_pipeline.settings import Settings
 
 
-class SeriesDoor(Protocol):
-    """Where the DCGM series of a cluster come from."""
-
-    def series(self, start_ms: int, end_ms: int, metrics: Sequence[str], *, may_be_gone: bool = False) -> pa.Table:
-        """Raw samples with `start <= t < end`, schema DCGM_SERIES.
-
-        A span before all that is kept is a SourceError, unless it `may_be_gone`.
-        """
-        ...
+def _nobody_watches(_stage: str, _hour: int) -> None:
+    """Nothing is told."""
 
 
 @dataclass(frozen=True)
-class FileDoor:
-    """The series of a bundle."""
+class Watch:
+    """Who follows a run, and what becomes of a stage that failed."""
 
-    table: pa.Table = field(repr=False)
-
-    def series(
-        self,
-        start_ms: int,
-        end_ms: int,
-        metrics: Sequence[str],  # noqa: ARG002
-        *,
-        may_be_gone: bool = False,  # noqa: ARG002
-    ) -> pa.Table:
-        return window(self.table, start_ms, end_ms)
-
-
-def _untold(_stage: str, _hour: int) -> None:
-    """Nobody watches."""
+    progress: Callable[[str, int], None] = _nobody_watches
+    """told of each hour that a stage has finished"""
+    retries: int = 3
+    """how often a stage is tried again after a transient failure, beyond the tries of the door itself"""
 
 
 @dataclass(frozen=True)
@@ -66,36 +43,11 @@ class Site:
 
     lake: Lake
     database: Database
-    doors: Mapping[str, SeriesDoor]
-    """by cluster; the first is the default one"""
+    source: Source
     config: AccountingConfig
-    now_ms: Callable[[], int]
-    bundle: Bundle | None = None
-    """set where the doors are a bundle's files, which never grow: then each run lands them afresh"""
-    progress: Callable[[str, int], None] = _untold
-    """told of each hour that a stage has finished"""
-    retries: int = 3
-    """how often a stage is tried again after a transient failure, beyond the tries of the door itself"""
     replica: Replica = field(default_factory=Replica)
     """where the ledger's copy in ClickHouse is"""
-    default_cluster: str | None = None
-    """whose rows without a cluster are, if not the first door's"""
-
-    def is_default(self, cluster: str) -> bool:
-        """Whether rows without a cluster are this one's."""
-        return cluster == (self.default_cluster or next(iter(self.doors)))
-
-
-def wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def _tenant(settings: Settings) -> str:
-    return str(settings.platform_tenant or NOBODY)
-
-
-def _stopped(now: datetime) -> Callable[[], int]:
-    return lambda: round(now.timestamp() * 1000)
+    watch: Watch = field(default_factory=Watch)
 
 
 def prometheus_door(settings: Settings, cluster: str) -> PrometheusDoor:
@@ -122,12 +74,12 @@ def open_site(settings: Settings, bundle_folder: Path | None = None) -> Iterator
     lake, replica = Lake(settings.lake_folder), Replica.of(settings)
     if bundle_folder is not None:
         bundle = Bundle.open(bundle_folder)
-        config, series, records = bundle.accounting(_tenant(settings)), bundle.series(), bundle.platform()
-        clock = wall_clock_ms if bundle.now is None else _stopped(bundle.now)
+        config = bundle.accounting(str(settings.platform_tenant or NOBODY))
+        readings, records = bundle.series(), bundle.platform()
         with open_database(settings) as database:
             database.follow_anchor()
             database.load_platform(bundle.cluster, records)
-            yield Site(lake, database, {bundle.cluster: FileDoor(series)}, config, clock, bundle, replica=replica)
+            yield Site(lake, database, BundleSource(bundle, readings, database, clock_of(bundle)), config, replica)
         return
     if not settings.prometheus_urls:
         raise UsageError(
@@ -138,6 +90,5 @@ def open_site(settings: Settings, bundle_folder: Path | None = None) -> Iterator
     doors = {cluster: prometheus_door(settings, cluster) for cluster in settings.prometheus_urls}
     with open_database(settings) as database:
         database.follow_anchor()
-        yield Site(
-            lake, database, doors, config, wall_clock_ms, replica=replica, default_cluster=settings.default_cluster
-        )
+        source = LiveSource(doors, database, wall_clock_ms, settings.default_cluster)
+        yield Site(lake, database, source, config, replica)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from fractions import Fraction
 from functools import lru_cache
@@ -20,6 +20,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 HOUR_MS = 3_600_000
+FUTURE_MS = 5 * 60_000
+"""A record may be this far ahead of the clock, no further (A5)."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _UNBOUNDED = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
 
@@ -60,6 +63,11 @@ def units_of(value: Decimal, places: int) -> int:
 def instant_of(ms: int) -> datetime:
     """Epoch milliseconds as an instant in UTC (A1)."""
     return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def ms_of(instant: datetime) -> int:
+    """An instant (with its zone) as epoch milliseconds, rounded half-even (A1)."""
+    return round((instant - _EPOCH) / timedelta(milliseconds=1))
 
 
 def rows_of(table: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:

@@ -12,7 +12,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from finops_pipeline.accounting.exact import hour_text
+from finops_pipeline.accounting.exact import hour_text, ms_of
 from finops_pipeline.accounting.money.closing import Condition, Gate, Life, coverage, gate
 from finops_pipeline.accounting.money.statement import statement
 from finops_pipeline.errors import UsageError
@@ -90,9 +90,7 @@ def lives_of(began: Mapping[str, datetime], ended: Mapping[str, datetime]) -> di
         if (at.minute, at.second, at.microsecond) != (0, 0, 0):
             raise UsageError(f"cluster {cluster}: {at:%Y-%m-%dT%H:%M:%SZ} is not a whole hour (A1)")
     return {
-        cluster: Life(
-            *(round(at.timestamp()) * 1000 if at else None for at in (began.get(cluster), ended.get(cluster)))
-        )
+        cluster: Life(*(ms_of(at) if at else None for at in (began.get(cluster), ended.get(cluster))))
         for cluster in began.keys() | ended.keys()
     }
 

@@ -23,14 +23,14 @@ from rich.tree import Tree
 
 from finops_pipeline.accounting.audit.explanation import PARTS, TABLES, HourEvidence
 from finops_pipeline.accounting.config import AccountingConfig
-from finops_pipeline.accounting.exact import hour_text
+from finops_pipeline.accounting.exact import hour_text, ms_of
 from finops_pipeline.errors import UsageError
 from finops_pipeline.resources.bundle.files import NOBODY, Bundle
 from finops_pipeline.resources.lake.lake import Lake
 from finops_pipeline.resources.postgres.client import Database
 from finops_pipeline.resources.postgres.copy import Connection
 from finops_pipeline.resources.postgres.database import open_database
-from finops_pipeline.resources.site import wall_clock_ms
+from finops_pipeline.resources.source import wall_clock_ms
 from finops_pipeline.settings import Settings
 
 CREDIT = "credit:"
@@ -65,7 +65,7 @@ def open_sources(settings: Settings, bundle_folder: Path | None) -> Iterator[Sou
     else:
         bundle = Bundle.open(bundle_folder)
         config = bundle.accounting(str(settings.platform_tenant or NOBODY))
-        now_ms = now_ms if bundle.now is None else round(bundle.now.timestamp() * 1000)
+        now_ms = now_ms if bundle.now is None else ms_of(bundle.now)
     with open_database(settings) as database:
         yield Sources(database, Lake(settings.lake_folder), config, now_ms)
 
@@ -117,13 +117,13 @@ def _explained(sources: Sources, connection: Connection, events: Iterable[Told])
             sources, connection, " AND ".join(f"e.{name} IS NOT DISTINCT FROM %s" for name in _KEY), key
         )
         booked = _booked(revisions)
-        named = {"cluster": cluster, "hour": hour_text(_ms(at)), "workload_id": workload_id, "gpu_model": gpu_model}
+        named = {"cluster": cluster, "hour": hour_text(ms_of(at)), "workload_id": workload_id, "gpu_model": gpu_model}
         entry: Told = {"key": named | {"tenant_id": tenant_id, "usage_type": usage_type}, "booked": booked}
         if workload_id.startswith(CREDIT):
             entry["credit"] = _credit(sources.database, connection, workload_id.removeprefix(CREDIT))
         else:
             if (cluster, at) not in hours:
-                hours[cluster, at] = _evidence(sources, cluster, _ms(at))
+                hours[cluster, at] = _evidence(sources, cluster, ms_of(at))
             entry |= hours[cluster, at].of(workload_id, gpu_model, tenant_id, usage_type) or {"part": None}
             entry["part_is_what_is_booked"] = _same(entry["part"], booked)
         told.append(entry)
@@ -187,10 +187,6 @@ def _credit(database: Database, connection: Connection, credit_id: str) -> Told 
         connection=connection,
     ).to_pylist()
     return json.loads(found[0]["credit"]) if found else None
-
-
-def _ms(at: datetime) -> int:
-    return round(at.timestamp()) * 1000
 
 
 # For a person

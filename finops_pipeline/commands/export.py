@@ -15,9 +15,8 @@ from tempfile import TemporaryFile
 
 import pyarrow as pa
 
-from finops_pipeline.accounting.exact import HOUR_MS, hour_text
+from finops_pipeline.accounting.exact import HOUR_MS, hour_text, ms_of
 from finops_pipeline.accounting.money.statement import statement_json
-from finops_pipeline.assets.allocation import quarantine
 from finops_pipeline.contracts.lake import FLEET_HOURS, GPU_COST_ALLOCATION, GPU_USAGE, QUARANTINE
 from finops_pipeline.errors import UsageError
 from finops_pipeline.resources.postgres.published import read_statement
@@ -53,11 +52,11 @@ def export(
 ) -> None:
     """Write the files of the hours of `[first, past)` into `out`; each appears complete or not at all."""
     out.mkdir(parents=True, exist_ok=True)
-    hours = range(int(first.timestamp()) * 1000, int(past.timestamp()) * 1000, HOUR_MS)
+    hours = range(ms_of(first), ms_of(past), HOUR_MS)
     for name, (table, schema, key) in TABLES.items():
-        rows = [site.lake.require(table, cluster, hour) for cluster in sorted(site.doors) for hour in hours]
+        rows = [site.lake.require(table, cluster, hour) for cluster in sorted(site.source.clusters) for hour in hours]
         _write(out / name, csv_text(pa.concat_tables([schema.empty_table(), *rows]), key))
-    aside = [quarantine(site, cluster, hour) for cluster in sorted(site.doors) for hour in hours]
+    aside = [site.lake.set_aside(cluster, hour) for cluster in sorted(site.source.clusters) for hour in hours]
     _write(
         out / "quarantine.csv", csv_text(_once(pa.concat_tables([QUARANTINE.empty_table(), *aside])), QUARANTINE.names)
     )
@@ -84,7 +83,7 @@ def _text(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, datetime):
-        return hour_text(round(value.timestamp() * 1000))
+        return hour_text(ms_of(value))
     return f"{value:f}" if isinstance(value, Decimal) else str(value)
 
 

@@ -26,7 +26,7 @@ from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PART
 
 from finops_pipeline.accounting.exact import HOUR_MS, hour_text, instant_of
 from finops_pipeline.assets.hours import START
-from finops_pipeline.definitions import EXTERNAL, HOURLY, KEY, MONTHLY, REPLICA
+from finops_pipeline.definitions import EXTERNAL, HOURLY, KEY, MONTHLY, REPLICA, parts_of
 from finops_pipeline.errors import FinopsError, UsageError
 from finops_pipeline.resources.site import Site
 from finops_pipeline.settings import Settings
@@ -133,7 +133,7 @@ def check_hours(site: Site, first: datetime, past: datetime) -> None:
         raise UsageError(f"--to {past:%Y-%m-%dT%H:%MZ} is not after --from {first:%Y-%m-%dT%H:%MZ}")
     if first < START:
         raise UsageError(f"--from {first:%Y-%m-%dT%H:%MZ}: hours begin at {START:%Y-%m-%dT%H:%MZ}")
-    now = site.now_ms()
+    now = site.source.now_ms()
     if past > instant_of(now):
         last = past - timedelta(hours=1)
         raise UsageError(
@@ -177,7 +177,7 @@ def _run(
     result = dg.materialize(
         [*EXTERNAL, *assets],
         instance=instance,
-        resources={"site": replace(site, retries=0)},
+        resources=parts_of(replace(site, watch=replace(site.watch, retries=0))),
         partition_key=partition_key,
         tags={**tags, PROCESS_TAG: _process(os.getpid()), MAX_RETRIES_TAG: "0"},
         run_config=QUIET,
@@ -211,7 +211,7 @@ def _one(site: Site, statement: str, params: tuple[object, ...]) -> dict[str, An
 
 
 def _outcome(site: Site, first: datetime, past: datetime, before: int, months: tuple[str, ...]) -> Outcome:
-    span = (list(site.doors), first, past)
+    span = (list(site.source.clusters), first, past)
     hours = _one(
         site,
         "SELECT count(*) AS computed, count(*) FILTER (WHERE provisional) AS provisional,"
@@ -254,14 +254,14 @@ def booked_since(site: Site, seq: int) -> list[str]:
 
 def missing_hours(site: Site, first: datetime, past: datetime) -> list[datetime]:
     """Hours of `[first, past)` that are not published for every cluster, only provisionally (A16), or out of date."""
-    clusters = list(site.doors)
+    clusters = list(site.source.clusters)
     with site.database.transaction(snapshot=True) as connection:
         rows = connection.execute(
             "SELECT hour FROM eai.hour_runs WHERE cluster = ANY(%s) AND hour >= %s AND hour < %s AND NOT provisional"
             " GROUP BY hour HAVING count(*) = %s",
             (clusters, first, past, len(clusters)),
         ).fetchall()
-    stale = {row["hour"] for row in site.database.hours_to_recompute() if row["cluster"] in site.doors}
+    stale = {row["hour"] for row in site.database.hours_to_recompute() if row["cluster"] in site.source.clusters}
     done = {row[0].astimezone(UTC) for row in rows} - stale
     hours = [first + timedelta(hours=index) for index in range(int((past - first) / timedelta(milliseconds=HOUR_MS)))]
     return [hour for hour in hours if hour not in done]

@@ -331,6 +331,8 @@ def _scaled(value: Decimal | None, divisor: int) -> Decimal | None:
 
 def demo_report(site: Site, statement: Mapping[str, Any], hours: int, booked: int, settings: Settings) -> Report:
     """The statement, where the gaps were and how they were filled, and where to look next."""
+    from finops_pipeline.resources.source import BundleSource
+
     gaps, estimated = _gaps(site), _estimated(site)
     text = statement_table(statement) + "\n"
     text += table_text(
@@ -345,7 +347,7 @@ def demo_report(site: Site, statement: Mapping[str, Any], hours: int, booked: in
     )
     again = "" if booked else " (the same inputs book nothing twice)"
     home = "" if settings.home == Path(".finops") else f"FINOPS_HOME={settings.home} "
-    bundle = site.bundle.folder if site.bundle else ""
+    bundle = site.source.bundle.folder if isinstance(site.source, BundleSource) else ""
     command = sys.argv[0]
     text += (
         f"\n{hours} hours computed, {booked} usage events booked{again}.\n\n"
@@ -368,7 +370,7 @@ def _gaps(site: Site) -> list[dict[str, Any]]:
         " SELECT node, min(window_start) AS first, max(window_start + length) AS past, max(devices) AS devices,"
         " sum(devices * window_seconds)::bigint AS device_seconds, replace(method, '+', ', ') AS method"
         " FROM gaps GROUP BY node, method, gap ORDER BY first, node, method",
-        (list(site.doors),),
+        (list(site.source.clusters),),
     )
     return list(found.to_pylist())
 
@@ -382,7 +384,7 @@ def _estimated(site: Site) -> list[dict[str, Any]]:
         " (SELECT string_agg(DISTINCT split_part(part, '=', 1), ', ') FROM unnest(string_to_array("
         "   string_agg(nullif(methods, ''), ';'), ';')) AS part) AS methods"
         " FROM eai.gpu_usage WHERE cluster = ANY(%s) GROUP BY 1, 2 HAVING sum(estimated_seconds) > 0 ORDER BY 1, 2",
-        (list(site.doors),),
+        (list(site.source.clusters),),
     )
     return list(found.to_pylist())
 

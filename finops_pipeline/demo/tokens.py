@@ -19,8 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from finops_pipeline.accounting.exact import HOUR_MS
+
 FILE: Final = Path(__file__).with_name("tokens.parquet")
-HOUR_MS: Final = 3_600_000
 
 ASSISTANT: Final = "a0000000-0000-4000-8000-00000000000a"
 COPILOT: Final = "b0000000-0000-4000-8000-00000000000b"

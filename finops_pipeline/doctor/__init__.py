@@ -17,7 +17,7 @@ from finops_pipeline.doctor.diagnosis import Remark
 from finops_pipeline.doctor.files import bundle_remarks
 from finops_pipeline.doctor.local import config_of, lake_remarks, needed, settings_of
 from finops_pipeline.doctor.report import as_json, as_text, failed, guarded
-from finops_pipeline.resources.site import wall_clock_ms
+from finops_pipeline.resources.source import wall_clock_ms
 
 __all__ = ["as_json", "as_text", "diagnose", "failed"]
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from finops_pipeline.accounting.arrays import Ints, ints, texts, whole
 from finops_pipeline.accounting.config import AccountingConfig
-from finops_pipeline.accounting.exact import HOUR_MS, hour_text
+from finops_pipeline.accounting.exact import HOUR_MS, hour_text, ms_of
 from finops_pipeline.doctor.database import record_remarks
 from finops_pipeline.doctor.diagnosis import Level, Remark, diagnose_series
 from finops_pipeline.doctor.report import guarded
@@ -27,7 +27,7 @@ from finops_pipeline.settings import accounting_tables
 
 def bundle_remarks(folder: Path, now: int) -> Iterable[Remark]:
     bundle = Bundle.open(folder)
-    start, end = (round(instant.timestamp() * 1000) for instant in (bundle.start, bundle.end))
+    start, end = (ms_of(instant) for instant in (bundle.start, bundle.end))
     yield Remark(Level.OK, "bundle.toml", f"cluster {bundle.cluster}, {hour_text(start)} to {hour_text(end)}")
     if bundle.platform_tenant is None:
         yield Remark(Level.WARN, "platform tenant", "the bundle names none", "platform_tenant in bundle.toml")
@@ -65,7 +65,7 @@ def _bundle_series(
 
 def _bundle_records(bundle: Bundle, models: set[str], now: int) -> Iterable[Remark]:
     records = bundle.platform()
-    clock = round(bundle.now.timestamp() * 1000) if bundle.now else now
+    clock = ms_of(bundle.now) if bundle.now else now
     instants = {name: np.sort(ints(records[name]["occurred_at"])) for name in ("workload_events", "token_usage")}
     limit = clock + 300_000
     past = {name: at[at <= limit] for name, at in instants.items()}

@@ -27,6 +27,7 @@ from iso4217 import Currency
 from pyarrow import csv
 
 from finops_pipeline.accounting.config import AccountingConfig
+from finops_pipeline.accounting.exact import HOUR_MS
 from finops_pipeline.contracts.lake import (
     ALLOCATION_POLICIES,
     DCGM_SERIES,
@@ -63,7 +64,6 @@ _WHOLE: Final = re.compile(r"[+-]?\d+", re.ASCII)
 _DECIMAL: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
 _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_HOUR_MS: Final = 3_600_000
 _TENANTS: Final = frozenset({"tenant_id", "owner_tenant_id"})
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "mode": ("dedicated", "shared"),
@@ -428,7 +428,7 @@ def _policy(path: Path, number: int, raw: object) -> dict[str, Any]:
                 value = instant_ms(value)
             except ValueError:
                 wrong(key, value, _INSTANT_EXPECTED)
-            if key == "effective_from" and value % _HOUR_MS:
+            if key == "effective_from" and value % HOUR_MS:
                 wrong(key, raw[key], "a whole UTC hour (A22)")
         elif key in _CHOICES and value not in _CHOICES[key]:
             wrong(key, value, " or ".join(_CHOICES[key]))

@@ -8,7 +8,6 @@ view per table. What does not: what a table means, which hours there should be, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +15,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from finops_pipeline.accounting.exact import hour_text, ms_of
 from finops_pipeline.contracts.lake import TABLES
 from finops_pipeline.errors import FinopsError
 from finops_pipeline.resources.lake.bucket import SCHEME, Bucket
@@ -42,6 +42,8 @@ DERIVED: Final = frozenset(
 )
 """Tables that are computed from others: a power failure may cost their last files, which a rerun writes again. What was
 read from outside is synced to the disk, for the source may not have it any more."""
+
+SET_ASIDE: Final = ("rejected_records", "rejected_readings")
 
 
 class Lake:
@@ -91,14 +93,18 @@ class Lake:
         rows = self.read(table, cluster, hour_ms)
         if rows is None:
             raise FinopsError(
-                f"lake: {table} of {cluster}, {_hour_text(hour_ms)}, has not landed: compute the stages before it first"
+                f"lake: {table} of {cluster}, {hour_text(hour_ms)}, has not landed: compute the stages before it first"
             )
         return rows
+
+    def set_aside(self, cluster: str, hour_ms: int) -> pa.Table:
+        """Records and readings of one hour that were set aside (A5, A10); FinopsError if they have not landed."""
+        return pa.concat_tables([self.require(table, cluster, hour_ms) for table in SET_ASIDE])
 
     def hours(self, table: str, cluster: str) -> list[int]:
         """The hours of a table that have landed, as epoch milliseconds, ascending."""
         starts = map(hour_of, self._files.hours(f"{table}/{cluster_folder(cluster)}"))
-        return sorted(int(start.timestamp()) * 1000 for start in starts)
+        return sorted(ms_of(start) for start in starts)
 
     def clusters(self, table: str) -> list[str]:
         """The clusters that have landed hours of a table, in order of their names."""
@@ -153,7 +159,3 @@ def conform(rows: pa.Table, schema: pa.Schema, table: str) -> pa.Table:
             raise ValueError(f"{table}.{field.name}: {column.null_count} nulls, none may be")
         columns.append(column)
     return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _hour_text(hour_ms: int) -> str:
-    return datetime.fromtimestamp(hour_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

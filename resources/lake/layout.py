@@ -15,7 +15,8 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-HOUR_MS: Final = 3_600_000
+from finops_pipeline.accounting.exact import HOUR_MS
+
 FILE: Final = "data.parquet"
 CLUSTER: Final = "cluster="
 HOUR: Final = "hour="

@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from finops_pipeline.accounting.arrays import texts
-from finops_pipeline.accounting.exact import HOUR_MS, hour_text, rows_of
+from finops_pipeline.accounting.exact import HOUR_MS, hour_text, ms_of, rows_of
 from finops_pipeline.accounting.money.credits import (
     KINDS,
     Allocated,
@@ -186,9 +186,9 @@ def credit_differences(
     by_workload: dict[str, list[tuple[str, Account, dict[int, Fraction]]]] = defaultdict(list)
     for credit_id, workload, tenant, deployment, currency, begin, end, told in found:
         if allocated_of is None:
-            shares = {_ms(datetime.fromisoformat(hour)): Fraction(share) for hour, share in told.items()}
+            shares = {ms_of(datetime.fromisoformat(hour)): Fraction(share) for hour, share in told.items()}
         else:
-            shares = allocated_of(workload).shares(_ms(begin), _ms(end))
+            shares = allocated_of(workload).shares(ms_of(begin), ms_of(end))
         here = {hour: share for hour, share in shares.items() if hour in hours}
         by_workload[workload].append((credit_id, (tenant, deployment, currency), here))
     parts = [
@@ -207,7 +207,3 @@ def _booked(connection: Connection, cluster: str, hours: Collection[int]) -> lis
         (cluster, [at(hour) for hour in hours]),
     ).fetchall()
     return [msgspec.json.decode(document) for (document,) in rows]
-
-
-def _ms(instant: datetime) -> int:
-    return round(instant.timestamp() * 1000)

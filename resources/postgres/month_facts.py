@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
-from finops_pipeline.accounting.exact import hour_text, rows_of
+from finops_pipeline.accounting.exact import hour_text, ms_of, rows_of
 from finops_pipeline.accounting.money.closing import MonthFacts
 from finops_pipeline.accounting.money.statement import UNITS, account_sums
 from finops_pipeline.resources.postgres.client import Database, sql_file
@@ -52,9 +52,9 @@ def month_facts(
         for row in rows("month_booked")
     }
     return MonthFacts(
-        first=_ms(first),
-        past=_ms(past),
-        now=_ms(now),
+        first=ms_of(first),
+        past=ms_of(past),
+        now=ms_of(now),
         hours=_hours(database, connection, span, clusters),
         **times,
         unpriced=rows("month_unpriced"),
@@ -98,11 +98,7 @@ def _hours(
 def _changed(database: Database, connection: Connection, first: datetime, past: datetime) -> list[dict[str, Any]]:
     found = database.query(sql_file("hours_to_recompute"), connection=connection)
     return [
-        {"cluster": row["cluster"], "hour": hour_text(_ms(row["hour"])), "what": row["reason"]}
+        {"cluster": row["cluster"], "hour": hour_text(ms_of(row["hour"])), "what": row["reason"]}
         for row in found.to_pylist()
         if first <= row["hour"] < past
     ]
-
-
-def _ms(instant: datetime) -> int:
-    return round(instant.astimezone(UTC).timestamp() * 1000)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from finops_pipeline.accounting.arrays import texts
-from finops_pipeline.accounting.exact import decimal_of, hour_text, units_of
+from finops_pipeline.accounting.exact import decimal_of, hour_text, ms_of, units_of
 from finops_pipeline.accounting.money.allocation import PLACES
 from finops_pipeline.accounting.money.policies import minor_digits
 from finops_pipeline.accounting.money.statement import CORRECTIONS, UNITS, statement
@@ -125,7 +125,7 @@ def _line(row: dict[str, Any]) -> dict[str, Any]:
         digits = minor_digits(line["currency"])
         line["amount"] = f"{decimal_of(units_of(line['amount'], digits), digits):f}"
     if "hour" in line:
-        line["hour"] = hour_text(round(line["hour"].timestamp()) * 1000)
+        line["hour"] = hour_text(ms_of(line["hour"]))
     return line
 
 

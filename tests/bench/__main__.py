@@ -14,13 +14,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from importlib.metadata import version
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 from tests.bench import fleet, ledger
@@ -235,8 +233,10 @@ def _site(gpus: int, url: str, home: Path, series: Any = None, hours: int = 1) -
     from finops_pipeline.resources.lake.lake import Lake
     from finops_pipeline.resources.postgres.database import open_database
     from finops_pipeline.resources.prometheus.client import PrometheusDoor
-    from finops_pipeline.resources.site import FileDoor, Site
+    from finops_pipeline.resources.site import Site
+    from finops_pipeline.resources.source import LiveSource
     from finops_pipeline.settings import load_settings
+    from tests.doors import FileDoor
 
     stack = ExitStack()
     settings = load_settings({"FINOPS_HOME": str(home)})
@@ -246,7 +246,8 @@ def _site(gpus: int, url: str, home: Path, series: Any = None, hours: int = 1) -
     config = AccountingConfig(platform_tenant=fleet.PLATFORM, card_limits=limits)
     door = PrometheusDoor(fleet.CLUSTER, url) if url else FileDoor(series)
     now = fleet.START + hours * HOUR_MS + 600_000
-    return stack, Site(Lake(settings.lake_folder), database, {fleet.CLUSTER: door}, config, lambda: now)
+    source = LiveSource({fleet.CLUSTER: door}, database, lambda: now)
+    return stack, Site(Lake(settings.lake_folder), database, source, config)
 
 
 def _hour(gpus: int, url: str, home: Path, landed: int | None) -> dict[str, float]:
@@ -256,21 +257,22 @@ def _hour(gpus: int, url: str, home: Path, landed: int | None) -> dict[str, floa
 
 
 def _stages_of_an_hour(gpus: int, url: str, home: Path, landed: int | None) -> dict[str, float]:
-    from finops_pipeline.assets import allocation, events, records, samples, series, usage
+    from tests.bench.stages import Stages
 
     stack, site = _site(gpus, url, home, fleet.hour_series(gpus, fleet.START) if landed else None)
+    stages = Stages(site, fleet.CLUSTER)
     watch, hour = Stopwatch(), fleet.START
     with stack:
         if landed:
-            series.land(site, fleet.CLUSTER, [hour], Event())
+            stages.land([hour])
         began = time.perf_counter()
         if not landed:
-            watch.time("dcgm_series", series.land, site, fleet.CLUSTER, [hour], Event())
-        watch.time("platform_records", records.land_records, site, fleet.CLUSTER, [hour])
-        watch.time("gpu_samples", lambda: list(samples.sample_all(site, fleet.CLUSTER, [hour])))
-        watch.time("gpu_usage", usage.use, site, fleet.CLUSTER, hour)
-        watch.time("gpu_cost_allocation", allocation.price, site, fleet.CLUSTER, hour)
-        watch.time("usage_events", events.book, site, fleet.CLUSTER, hour, "bench")
+            watch.time("dcgm_series", stages.land, [hour])
+        watch.time("platform_records", stages.read, [hour])
+        watch.time("gpu_samples", stages.sample, [hour])
+        watch.time("gpu_usage", stages.use, hour)
+        watch.time("gpu_cost_allocation", stages.price, hour)
+        watch.time("usage_events", stages.book, hour)
         watch.seconds["total"] = time.perf_counter() - began
     return watch.seconds
 
@@ -296,18 +298,19 @@ def _small_day(home: Path) -> tuple[Any, Any, list[int]]:
 
 def _day_without_dagster(home: Path) -> float:
     """Seconds; what is left of it is Dagster's bookkeeping, which does not depend on the number of GPUs."""
-    from finops_pipeline.assets import allocation, events, records, samples, series, usage
+    from tests.bench.stages import Stages
 
     stack, site, span = _small_day(home)
+    stages = Stages(site, fleet.CLUSTER)
     with stack:
         began = time.perf_counter()
-        series.land(site, fleet.CLUSTER, span, Event())
-        records.land_records(site, fleet.CLUSTER, span)
-        deque(samples.sample_all(site, fleet.CLUSTER, span), maxlen=0)
+        stages.land(span)
+        stages.read(span)
+        stages.sample(span)
         for hour in span:
-            usage.use(site, fleet.CLUSTER, hour)
-            allocation.price(site, fleet.CLUSTER, hour)
-            events.book(site, fleet.CLUSTER, hour, "bench")
+            stages.use(hour)
+            stages.price(hour)
+            stages.book(hour)
         return time.perf_counter() - began
 
 
@@ -368,17 +371,19 @@ def _naive(url: str, folder: Path) -> float:
 
 def _land(gpus: int, hours: int, folder: Path) -> None:
     """Hours of readings as `dcgm_series` lands them, and the records of each."""
-    from finops_pipeline.assets import records, series
+    from finops_pipeline.resources.lake.readings import write_readings
     from finops_pipeline.resources.series import window
+    from tests.bench.stages import Stages
 
     one = fleet.hour_series(gpus, fleet.START)
     stack, site = _site(gpus, "", folder, one, hours)
+    stages = Stages(site, fleet.CLUSTER)
     with stack:
         span = [fleet.START + number * HOUR_MS for number in range(hours)]
         for hour in span:
             readings = one if hour == fleet.START else fleet.hour_series(gpus, hour)
-            series._write(site, fleet.CLUSTER, hour, window(readings, hour, hour + HOUR_MS))
-        records.land_records(site, fleet.CLUSTER, span)
+            write_readings(site.lake, site.config, fleet.CLUSTER, hour, window(readings, hour, hour + HOUR_MS))
+        stages.read(span)
 
 
 def _aggregate(folder: Path) -> int:
@@ -402,17 +407,18 @@ def _aggregate(folder: Path) -> int:
 
 def _allocate_range(gpus: int, hours: int, folder: Path) -> dict[str, float]:
     """Landed Parquet to allocation, as the assets run it but without Dagster."""
-    from finops_pipeline.assets import allocation, samples, usage
+    from tests.bench.stages import Stages
 
     stack, site = _site(gpus, "", folder, fleet.hour_series(1, fleet.START), hours)
+    stages = Stages(site, fleet.CLUSTER)
     watch = Stopwatch()
     with stack:
         span = [fleet.START + number * HOUR_MS for number in range(hours)]
         began = time.perf_counter()
-        watch.time("gpu_samples", lambda: deque(samples.sample_all(site, fleet.CLUSTER, span), maxlen=0))
+        watch.time("gpu_samples", stages.sample, span)
         for hour in span:
-            watch.time("gpu_usage", usage.use, site, fleet.CLUSTER, hour)
-            watch.time("gpu_cost_allocation", allocation.price, site, fleet.CLUSTER, hour)
+            watch.time("gpu_usage", stages.use, hour)
+            watch.time("gpu_cost_allocation", stages.price, hour)
         watch.seconds["total"] = time.perf_counter() - began
     return watch.seconds
 

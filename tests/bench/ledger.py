@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 import psycopg
@@ -82,14 +81,15 @@ def tenant_month(admin_url: str) -> list[str]:
 def book_an_hour(url: str, home: Path) -> float:
     """Seconds of one hour's booking, from the ledger's lock to its commit."""
     from contextlib import ExitStack
-    from threading import Event
 
     from finops_pipeline.accounting.config import AccountingConfig
-    from finops_pipeline.assets import allocation, events, records, samples, series, usage
     from finops_pipeline.resources.lake.lake import Lake
     from finops_pipeline.resources.postgres.client import Database
-    from finops_pipeline.resources.site import FileDoor, Site
+    from finops_pipeline.resources.site import Site
+    from finops_pipeline.resources.source import LiveSource
     from tests.bench import fleet
+    from tests.bench.stages import Stages
+    from tests.doors import FileDoor
 
     with ExitStack() as stack:
         database = Database(url)
@@ -98,14 +98,15 @@ def book_an_hour(url: str, home: Path) -> float:
         now = fleet.START + fleet.HOUR_MS + 600_000
         config = AccountingConfig(platform_tenant=fleet.PLATFORM)
         door = FileDoor(fleet.hour_series(1000, fleet.START))
-        site = Site(Lake(home / "lake"), database, {fleet.CLUSTER: door}, config, lambda: now)
-        series.land(site, fleet.CLUSTER, [fleet.START], Event())
-        records.land_records(site, fleet.CLUSTER, [fleet.START])
-        list(samples.sample_all(site, fleet.CLUSTER, [fleet.START]))
-        usage.use(site, fleet.CLUSTER, fleet.START)
-        allocation.price(site, fleet.CLUSTER, fleet.START)
+        source = LiveSource({fleet.CLUSTER: door}, database, lambda: now)
+        stages = Stages(Site(Lake(home / "lake"), database, source, config), fleet.CLUSTER)
+        stages.land([fleet.START])
+        stages.read([fleet.START])
+        stages.sample([fleet.START])
+        stages.use(fleet.START)
+        stages.price(fleet.START)
         began = time.perf_counter()
-        events.book(site, fleet.CLUSTER, fleet.START, f"bench {datetime.now(UTC):%H:%M}")
+        stages.book(fleet.START)
         return time.perf_counter() - began
 
 

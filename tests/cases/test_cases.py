@@ -36,8 +36,8 @@ def test_case(case: str, cases: Path, databases: Databases, tmp_path: Path) -> N
     expected, out = cases / case / "expected", tmp_path / "out"
     settings = load_settings({"FINOPS_HOME": str(tmp_path / "home"), "EAI_DATABASE_URL": databases.fresh()})
     with open_site(settings, cases / case) as site, dg.DagsterInstance.ephemeral() as instance:
-        assert site.bundle is not None
-        span = site.bundle.start, site.bundle.end
+        assert site.source.span is not None
+        span = site.source.span
         before = last_arrival(site)
         outcome = run_hours(site, instance, *span)
         export(site, *span, outcome.months, booked_since(site, before), out)

@@ -28,6 +28,7 @@ from finops_pipeline.resources.postgres.client import Database, attributed
 from finops_pipeline.resources.postgres.published import month_bounds
 from finops_pipeline.resources.postgres.statements import publish_statement
 from finops_pipeline.resources.site import Site
+from finops_pipeline.resources.source import LiveSource
 
 ALICE = "a0000000-0000-4000-8000-00000000000a"
 BOB = "b0000000-0000-4000-8000-00000000000b"
@@ -60,7 +61,10 @@ class Books:
         self.anchor = Anchor(home / "audit.anchor")
         self.database = Database(url, anchor=self.anchor)
         self.site = Site(
-            Lake(home / "lake"), self.database, {}, AccountingConfig(platform_tenant=PLATFORM), lambda: _ms(NOW)
+            Lake(home / "lake"),
+            self.database,
+            LiveSource({}, self.database, lambda: _ms(NOW)),
+            AccountingConfig(platform_tenant=PLATFORM),
         )
         self.price(*policies)
 
@@ -105,7 +109,7 @@ class Books:
         with self.database.transaction() as connection:
             for table, rows in stored.items():
                 self.database.replace_hour(connection, table, cluster, [at], rows)
-        return book(self.site, cluster, hour, "run")[0]
+        return book(self.site.lake, self.database, self.site.config, cluster, hour, _ms(NOW), "run").events
 
     def publish(self, period: str) -> dict[str, Any]:
         return publish_statement(self.database, period, NOW)

@@ -19,7 +19,7 @@ def ran(case: Path, home: Path, databases: Databases) -> Iterator[Site]:
     """The site of a bundle whose hours are computed and booked; its anchor file is under `home`."""
     settings = load_settings({"FINOPS_HOME": str(home), "EAI_DATABASE_URL": databases.fresh()})
     with open_site(settings, case) as site:
-        assert site.bundle is not None
+        assert site.source.span is not None
         with dg.DagsterInstance.ephemeral() as instance:
-            run_hours(site, instance, site.bundle.start, site.bundle.end)
+            run_hours(site, instance, *site.source.span)
         yield site

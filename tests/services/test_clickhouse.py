@@ -1058,8 +1058,8 @@ def test_the_asset_reports_what_it_repaired(
     settings = load_settings({"FINOPS_HOME": str(tmp_path), "EAI_DATABASE_URL": ledger_url, "FINOPS_REPLICA": "on"})
     case = cases / "04-gap-across-the-hour"
     with open_site(settings, case) as site, dg.DagsterInstance.ephemeral() as instance:
-        assert site.bundle is not None
-        run_hours(site, instance, site.bundle.start, site.bundle.end)
+        assert site.source.span is not None
+        run_hours(site, instance, *site.source.span)
         run_replica(site, instance)
         with site.replica.open() as replica:
             same_rows(site.database, replica)

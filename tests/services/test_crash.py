@@ -61,8 +61,8 @@ def compute(bundle: Path, home: Path, url: str, out: Path) -> None:
     """Run the bundle in this process and write its files; the events are all that are booked."""
     settings = load_settings({"FINOPS_HOME": str(home), "EAI_DATABASE_URL": url})
     with open_site(settings, bundle) as site, dg.DagsterInstance.ephemeral() as instance:
-        assert site.bundle is not None
-        span = site.bundle.start, site.bundle.end
+        assert site.source.span is not None
+        span = site.source.span
         outcome = run_hours(site, instance, *span)
         export(site, *span, outcome.months, booked_since(site, 0), out)
 
@@ -179,8 +179,8 @@ def test_a_server_stopped_at_once_in_the_middle_loses_nothing_that_was_published
 def _compute_embedded(bundle: Path, home: Path, out: Path) -> None:
     settings = load_settings({"FINOPS_HOME": str(home)})
     with open_site(settings, bundle) as site, dg.DagsterInstance.ephemeral() as instance:
-        assert site.bundle is not None
-        span = site.bundle.start, site.bundle.end
+        assert site.source.span is not None
+        span = site.source.span
         outcome = run_hours(replace(site), instance, *span)
         export(site, *span, outcome.months, booked_since(site, 0), out)
 
@@ -199,8 +199,8 @@ def test_other_content_under_a_known_id_stops_the_run_and_shows_both_hashes(
     url = databases.fresh()
     settings = load_settings({"FINOPS_HOME": str(tmp_path / "home"), "EAI_DATABASE_URL": url})
     with open_site(settings, cases / CASE) as site, dg.DagsterInstance.ephemeral() as instance:
-        assert site.bundle is not None
-        span = site.bundle.start, site.bundle.end
+        assert site.source.span is not None
+        span = site.source.span
         run_hours(site, instance, *span)
         booked = site.database.query(
             "SELECT event_id, content_sha256 FROM eai.usage_events WHERE usage_type <> 'llm' ORDER BY seq LIMIT 1"
@@ -210,7 +210,7 @@ def test_other_content_under_a_known_id_stops_the_run_and_shows_both_hashes(
             pytest.raises(FinopsError) as error,
             site.database.transaction() as connection,
         ):
-            refuse_conflicts(site, connection, [other])
+            refuse_conflicts(site.database, connection, [other])
     assert booked["content_sha256"] in str(error.value)
     assert "f" * 64 in str(error.value)
 
@@ -232,9 +232,9 @@ def close(bundle: Path, home: Path, url: str) -> None:
     """Close the month of a bundle whose hours are computed, in this process."""
     settings = load_settings({"FINOPS_HOME": str(home), "EAI_DATABASE_URL": url})
     with open_site(settings, bundle) as site:
-        assert site.bundle is not None
-        began, ended = (int(instant.timestamp()) * 1000 for instant in (site.bundle.start, site.bundle.end))
-        asked = Request(MONTH, clusters=tuple(site.doors), lives={site.bundle.cluster: Life(began, ended)})
+        assert site.source.span is not None
+        began, ended = (int(instant.timestamp()) * 1000 for instant in site.source.span)
+        asked = Request(MONTH, clusters=site.source.clusters, lives={site.source.clusters[0]: Life(began, ended)})
         closing = close_month(site.database, asked, datetime(2026, 11, 2, tzinfo=UTC))
         assert closing.status == "final", closing.text
 

@@ -21,8 +21,10 @@ from finops_pipeline.commands.runner import INSTANCE_SETTINGS
 from finops_pipeline.definitions import HOURLY, KEY, definitions, hourly_schedule, monthly_schedule
 from finops_pipeline.resources.postgres.client import Database
 from finops_pipeline.resources.site import Site, open_site
+from finops_pipeline.resources.source import BundleSource, LiveSource, Source
 from finops_pipeline.settings import load_settings
 from tests.databases import Databases
+from tests.doors import FileDoor
 from tests.services.conftest import Run
 from tests.services.dagster_server import DagsterServer
 from tests.services.small_day import DAY, HOUR, a_day
@@ -287,11 +289,17 @@ def site_of(bundle: Path, database_url: str, home: Path) -> AbstractContextManag
     return open_site(settings, bundle)
 
 
+def live_source(source: Source) -> LiveSource:
+    """A bundle's inputs, whose readings are asked for as a Prometheus is."""
+    assert isinstance(source, BundleSource)
+    return LiveSource({source.bundle.cluster: FileDoor(source.readings)}, source.database, source.clock)
+
+
 @contextmanager
 def live_site_of(bundle: Path, database_url: str, home: Path) -> Iterator[Site]:
     """A site that treats the bundle's files as it would a Prometheus: what has landed is not asked for again."""
     with site_of(bundle, database_url, home) as site:
-        yield replace(site, bundle=None)
+        yield replace(site, source=live_source(site.source))
 
 
 def published(database_url: str) -> dict[str, list[str]]:

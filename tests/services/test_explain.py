@@ -42,7 +42,7 @@ def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databases]:
 
 
 def sources_of(site: Site) -> Sources:
-    return Sources(site.database, site.lake, site.config, site.now_ms())
+    return Sources(site.database, site.lake, site.config, site.source.now_ms())
 
 
 def number(text: str) -> Decimal:

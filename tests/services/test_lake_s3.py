@@ -28,16 +28,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from finops_pipeline import doctor
-from finops_pipeline.accounting.config import AccountingConfig
+from finops_pipeline.accounting.exact import HOUR_MS
 from finops_pipeline.assets.hours import failing_clearly
 from finops_pipeline.contracts.lake import TABLES
 from finops_pipeline.errors import FinopsError, SourceError, UsageError
 from finops_pipeline.resources.failpoints import VARIABLE
 from finops_pipeline.resources.lake import bucket as lake_bucket
 from finops_pipeline.resources.lake.lake import Lake
-from finops_pipeline.resources.lake.layout import HOUR_MS
 from finops_pipeline.resources.postgres.client import Database
-from finops_pipeline.resources.site import Site
+from finops_pipeline.resources.site import Watch
 from tests.databases import Databases
 from tests.services.conftest import Finops
 from tests.services.s3_server import KEY, SECRET, S3Server
@@ -527,13 +526,11 @@ def test_a_fault_that_outlasts_the_tries_of_a_request_ends_the_run_and_the_next_
 
 
 def test_dagster_is_asked_for_another_try_of_what_may_pass(store: S3Server, lake: Lake) -> None:
-    database, config = Database("postgresql://nowhere/eai"), AccountingConfig(platform_tenant="")
-    site = Site(lake, database, {}, config, lambda: H10)
     store.fault("PUT", "fleet_hours", "503", lake_bucket.TRIES)
-    with pytest.raises(dg.RetryRequested), failing_clearly(site):
+    with pytest.raises(dg.RetryRequested), failing_clearly(Watch()):
         lake.write("fleet_hours", "dc1", H10, fleet())
     store.fault("PUT", "fleet_hours", "403")
-    with pytest.raises(dg.Failure, match="denies access"), failing_clearly(site):
+    with pytest.raises(dg.Failure, match="denies access"), failing_clearly(Watch()):
         lake.write("fleet_hours", "dc1", H10, fleet())
 
 

@@ -18,6 +18,7 @@ from finops_pipeline.resources.postgres.client import Database
 from finops_pipeline.resources.postgres.copy import with_constant
 from finops_pipeline.resources.prometheus.client import PrometheusDoor
 from finops_pipeline.resources.site import Site, open_site
+from finops_pipeline.resources.source import LiveSource
 from finops_pipeline.settings import load_settings
 from tests.databases import Databases
 from tests.services.conftest import Run
@@ -80,10 +81,11 @@ class Live:
         stopped = round(at.timestamp() * 1000)
         with open_site(settings) as site:
             doors = {}
-            for name, door in site.doors.items():
+            assert isinstance(site.source, LiveSource)
+            for name, door in site.source.doors.items():
                 assert isinstance(door, PrometheusDoor)
                 doors[name] = replace(door, attempts=attempts, backoff=0.01)
-            yield replace(site, now_ms=lambda: stopped, doors=doors)
+            yield replace(site, source=replace(site.source, clock=lambda: stopped, doors=doors))
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 import dagster as dg
 
 from finops_pipeline.assets.hours import HOURS, MONTHS, SINGLE_RUN
-from finops_pipeline.definitions import EXTERNAL, HOURLY, MONTHLY, REPLICA, build, definitions
+from finops_pipeline.definitions import EXTERNAL, HOURLY, MONTHLY, PARTS, REPLICA, build, definitions
 
 SOURCES = "allocation_policies deployment_storage deployments gpu_inventory token_usage workload_events"
 ASSETS = f"""
@@ -89,6 +89,27 @@ def test_what_an_hour_reads_is_computed_before_it() -> None:
         for spec in asset.specs:
             assert {dep.asset_key for dep in spec.deps} <= known, spec.key
             known.add(spec.key)
+
+
+def test_assets_name_the_resources_that_they_use() -> None:
+    """The UI shows them at each asset."""
+    used = {
+        asset.key.path[-1]: " ".join(sorted(asset.required_resource_keys - {"io_manager"}))
+        for asset in (*HOURLY, *MONTHLY, *REPLICA)
+    }
+    assert used == {
+        "dcgm_series": "lake rules source watch",
+        "platform_records": "lake ledger rules source watch",
+        "gpu_samples": "lake ledger rules source watch",
+        "gpu_usage": "lake ledger rules source watch",
+        "gpu_cost_allocation": "lake ledger rules source watch",
+        "usage_events": "lake ledger rules source watch",
+        "gpu_allocation": "ledger source watch",
+        "usage_events_replica": "ledger replica watch",
+    }
+    shown = definitions.get_repository_def().get_top_level_resources()
+    assert set(shown) == {"site", *PARTS}
+    assert all(resource.description for resource in shown.values())
 
 
 def test_blocking_checks_stop_what_comes_after() -> None:

@@ -14,11 +14,11 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from finops_pipeline.accounting.exact import HOUR_MS
 from finops_pipeline.contracts.lake import TABLES
 from finops_pipeline.errors import FinopsError
 from finops_pipeline.resources.lake.folder import LEFTOVER_SECONDS
 from finops_pipeline.resources.lake.lake import Lake
-from finops_pipeline.resources.lake.layout import HOUR_MS
 from tests.services.s3_server import S3Server
 
 H10 = 1_790_848_800_000  # 2026-10-01T10:00:00Z

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from finops_pipeline.accounting.config import AccountingConfig
-from finops_pipeline.accounting.exact import HOUR_MS, decimal_of, hour_text, quantize, round_half_even, rows_of
+from finops_pipeline.accounting.exact import HOUR_MS, decimal_of, hour_text, ms_of, quantize, round_half_even, rows_of
 from finops_pipeline.accounting.holding.deployments import pod_owners
 from finops_pipeline.accounting.holding.lifecycle import NANO, OPEN, Intervals, running_intervals
 from finops_pipeline.accounting.money.allocation import IDLE_PREFIX
@@ -305,7 +305,7 @@ class HourEvidence:
     def _devices(self, workload_id: str, gpu_model: str | None) -> Iterator[Told]:
         """What the row had and used of each board, in whole units (A28), and by status and rung in seconds."""
         for row in self._holdings(workload_id, gpu_model):
-            first, last = (round(row[name].timestamp() * 1000) for name in ("first_at", "last_at"))
+            first, last = (ms_of(row[name]) for name in ("first_at", "last_at"))
             times = {name: row[f"{name}_ms"] for name in ("measured", "estimated", "missing")}
             rungs = {rung.name.lower(): row[f"{rung.name.lower()}_ms"] for rung in RUNGS}
             yield {
@@ -325,7 +325,7 @@ class HourEvidence:
         width = self.config.window_ms
         reach: dict[str, tuple[int, int]] = {}
         for row in self._holdings(workload_id, gpu_model):
-            first, last = (round(row[name].timestamp() * 1000) for name in ("first_at", "last_at"))
+            first, last = (ms_of(row[name]) for name in ("first_at", "last_at"))
             begin, end = reach.get(row["gpu_uuid"], (first, last))
             reach[row["gpu_uuid"]] = min(begin, first), max(end, last)
         counts: dict[tuple[str, str, str], int] = defaultdict(int)

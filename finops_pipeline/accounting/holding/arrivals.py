@@ -10,9 +10,6 @@ import pyarrow.compute as pc
 
 from finops_pipeline.accounting.arrays import Column, ints
 
-FUTURE_MS = 5 * 60 * 1000
-"""An event may be this far ahead of the clock."""
-
 
 def first_arrivals(events: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Events in order of arrival -> those that count, and later arrivals with other content (`conflict`).

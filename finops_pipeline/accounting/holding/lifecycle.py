@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from finops_pipeline.accounting.arrays import Bools, Column, Ints, Texts, bools, changes, ints, texts, whole
 from finops_pipeline.accounting.config import AccountingConfig
-from finops_pipeline.accounting.exact import hour_text
-from finops_pipeline.accounting.holding.arrivals import FUTURE_MS, first_arrivals
+from finops_pipeline.accounting.exact import FUTURE_MS, hour_text
+from finops_pipeline.accounting.holding.arrivals import first_arrivals
 from finops_pipeline.contracts.lake import QUARANTINE
 
 OPEN: int = 1 << 60

@@ -34,6 +34,7 @@ from finops_pipeline.accounting.exact import (
     column_units,
     decimal_of,
     hour_text,
+    ms_of,
     rows_of,
     units_column,
     units_of,
@@ -253,7 +254,7 @@ def _text(amount: int) -> str:
 
 
 def _instant(text: str) -> int:
-    return round(datetime.fromisoformat(text).timestamp()) * 1000
+    return ms_of(datetime.fromisoformat(text))
 
 
 def _described(usage: pa.Table) -> dict[Key, Description]:

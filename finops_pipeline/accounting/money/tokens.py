@@ -11,10 +11,9 @@ from collections import defaultdict
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from finops_pipeline.accounting.exact import FUTURE_MS
 from finops_pipeline.accounting.money.policies import TokenWeights
 from finops_pipeline.contracts import lake
-
-FUTURE_MS = 5 * 60_000
 
 _COUNTS = ("input_tokens", "output_tokens", "cached_tokens")
 

@@ -14,11 +14,11 @@ import numpy.typing as npt
 
 from finops_pipeline.accounting.arrays import Bools, Ints, changes, group_bounds
 from finops_pipeline.accounting.config import FINE, AccountingConfig
-from finops_pipeline.accounting.exact import half_even_div
+from finops_pipeline.accounting.exact import HOUR_MS, half_even_div
 from finops_pipeline.accounting.telemetry.readings import Readings
 from finops_pipeline.accounting.telemetry.summaries import NEVER_AFTER, NEVER_BEFORE, Edge
 
-LINEAR_REACH_MS = 2 * 3_600_000
+LINEAR_REACH_MS = 2 * HOUR_MS
 
 
 class Method(IntEnum):
