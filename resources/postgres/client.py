@@ -62,6 +62,7 @@ _KEYS = frozenset(
         "window_start",
         "workload_id",
         "gpu_model",
+        "deployment_id",
         "gpu_uuid",
         "mig_instance",
         "tenant_id",

@@ -10,14 +10,12 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import dagster as dg
 import psycopg
@@ -135,29 +133,22 @@ def test_a_connection_cut_while_events_are_booked_is_a_failed_run_that_the_next_
 ) -> None:
     url = databases.fresh()
     given = (cases / CASE, tmp_path / "home", url, tmp_path / "out")
-    stop = threading.Event()
-    cutter = threading.Thread(target=_cut_writers, args=(databases.admin(url), stop))
-    cutter.start()
-    try:
-        assert in_a_process(compute, *given) != 0
-    finally:
-        stop.set()
-        cutter.join()
+    admin = databases.admin(url)
+    with psycopg.connect(admin, autocommit=True) as connection:
+        connection.execute(CUT)
+    assert in_a_process(compute, *given) != 0
+    with psycopg.connect(admin, autocommit=True) as connection:
+        connection.execute("DROP FUNCTION cut() CASCADE")
     assert in_a_process(compute, *given) == 0
     assert files(tmp_path / "out") == undisturbed
 
 
-def _cut_writers(admin_url: str, stop: threading.Event) -> None:
-    """Ends every connection that has begun to book events."""
-    name = urlsplit(admin_url).path.lstrip("/")
-    with psycopg.connect(urlunsplit(urlsplit(admin_url)._replace(path="/postgres")), autocommit=True) as connection:
-        while not stop.is_set():
-            connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE datname = %s AND query ILIKE '%%usage_events%%' AND pid <> pg_backend_pid()",
-                (name,),
-            )
-            time.sleep(0.001)
+CUT = """
+    CREATE FUNCTION cut() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS
+        'BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END';
+    CREATE TRIGGER cut AFTER INSERT ON eai.usage_events EXECUTE FUNCTION cut()
+"""
+"""Ends every connection as soon as it has written events, whatever else the machine does."""
 
 
 def test_a_server_stopped_at_once_in_the_middle_loses_nothing_that_was_published(
