@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 class FinopsError(Exception):
-    """Something a user can mend. `exit_code` is the command's: 1 failed, 2 wrong use."""
+    """Something that a user can fix. `exit_code` is the command's: 1 failed, 2 wrong use."""
 
     exit_code = 1
 

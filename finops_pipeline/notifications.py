@@ -1,7 +1,7 @@
-"""Held but idle GPUs, told to people: once per workload and UTC day.
+"""Held but idle GPUs, reported to people: once per workload and UTC day.
 
-What belongs here: what is told, and the sensor that does it. What does not: delivering (`resources.webhook`).
-A notification and the note that it was sent are one transaction: what was not taken is told at the next tick. A
+What belongs here: what is reported, and the sensor that does it. What does not: delivering (`resources.webhook`).
+A notification and the note that it was sent are one transaction: what was not taken is posted at the next tick. A
 receiver that took it and failed to say so gets it again, with the same id.
 """
 
@@ -28,13 +28,13 @@ from finops_pipeline.settings import environment, load_settings
 NAMESPACE = uuid.UUID("0d3a3b53-6d3e-4c25-8f0a-4a8b5c1f2c11")
 KIND = Kind.HELD_BUT_IDLE.code
 FRESH = timedelta(days=2)
-"""Older hours, which a backfill computes, are told to nobody."""
+"""Older hours, which a backfill computes, are not reported."""
 BUDGET_SECONDS = 40.0
 """Dagster gives a sensor a minute."""
 
 
 @dataclass(frozen=True)
-class Told:
+class Posted:
     """What came of one round."""
 
     sent: int
@@ -44,8 +44,8 @@ class Told:
     """the last failure, for a person"""
 
 
-def tell(database: Database, webhook: Webhook, now: datetime) -> Told:
-    """Post what was not told yet; a receiver that is down ends the round, one that refuses a document does not."""
+def post_new(database: Database, webhook: Webhook, now: datetime) -> Posted:
+    """Post what was not posted yet; a receiver that is down ends the round, one that refuses a document does not."""
     pending = _pending(database, now)
     sent, problem = 0, None
     until = time.monotonic() + BUDGET_SECONDS
@@ -53,16 +53,16 @@ def tell(database: Database, webhook: Webhook, now: datetime) -> Told:
         if time.monotonic() > until:
             break
         try:
-            sent += _tell(database, webhook, notice)
+            sent += _post(database, webhook, notice)
         except SourceError as error:
             problem = str(error)
             if error.transient:
                 break
-    return Told(sent, len(pending) - sent, problem)
+    return Posted(sent, len(pending) - sent, problem)
 
 
-def _tell(database: Database, webhook: Webhook, notice: dict[str, Any]) -> bool:
-    """Whether this call told it; another process may just have."""
+def _post(database: Database, webhook: Webhook, notice: dict[str, Any]) -> bool:
+    """Whether this call posted it; another process may just have done so."""
     with database.transaction() as connection:
         noted = connection.execute(
             "INSERT INTO eai.notifications (id, kind, cluster, workload_id, day) VALUES (%s, %s, %s, %s, %s)"
@@ -111,21 +111,22 @@ def _notice(row: dict[str, Any]) -> dict[str, Any]:
     name="held_but_idle",
     minimum_interval_seconds=300,
     default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Tells a webhook of workloads that hold GPUs without using them, once per workload and UTC day.",
+    description="Reports to a webhook the workloads that hold GPUs without using them, once per workload and UTC day.",
 )
 def held_but_idle_sensor(context: dg.SensorEvaluationContext) -> dg.SkipReason:
     """Never starts a run, and no failure of the receiver or of this sensor fails one."""
     settings = load_settings(environment())
     if settings.webhook_url is None:
-        return dg.SkipReason("FINOPS_WEBHOOK_URL is not set: nobody is told")
+        return dg.SkipReason("FINOPS_WEBHOOK_URL is not set: nothing is reported")
     try:
         with open_database(settings) as database:
-            told = tell(database, Webhook(settings.webhook_url), datetime.now(UTC))
+            posted = post_new(database, Webhook(settings.webhook_url), datetime.now(UTC))
     except FinopsError as error:
         context.log.warning(str(error))
-        return dg.SkipReason(f"nobody was told: {error}")
-    if told.problem is not None:
-        context.log.warning(told.problem)
+        return dg.SkipReason(f"nothing was reported: {error}")
+    if posted.problem is not None:
+        context.log.warning(posted.problem)
     return dg.SkipReason(
-        f"told of {told.sent} idle workloads" + (f", {told.waiting} wait: {told.problem}" if told.waiting else "")
+        f"{posted.sent} idle workloads reported"
+        + (f", {posted.waiting} wait: {posted.problem}" if posted.waiting else "")
     )

@@ -54,7 +54,7 @@ class Anchor:
                     raise AnchorError(
                         f"{self.path}: its last line is entry {last.seq} ({last.sha256[:16]}), the database has"
                         f" {'none' if found is None or found[0] != last.seq else found[1][:16]}: it was restored, rewritten"
-                        " or is another one; finops audit verify tells which. To go on with this database, keep the"
+                        " or is another one; finops audit verify shows which. To go on with this database, keep the"
                         " file elsewhere as evidence and start a new one"
                     )
             now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"

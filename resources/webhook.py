@@ -1,6 +1,6 @@
 """The door to a webhook: one JSON document by POST, with limits and retries.
 
-What belongs here: delivering. What does not: what is told, and when it was told before. The address may hold a token:
+What belongs here: delivering. What does not: what is reported, and what was reported before. The address may hold a token:
 no message shows more of it than the host.
 """
 
@@ -35,7 +35,7 @@ class Webhook:
         return urlsplit(self.url.get_secret_value()).hostname or "the webhook"
 
     def post(self, document: Mapping[str, Any], key: str) -> None:
-        """Deliver a document; `key` goes along as `Idempotency-Key`, so that a receiver can tell a repetition.
+        """Deliver a document; `key` goes along as `Idempotency-Key`, so that a receiver can recognise a repetition.
 
         Raises SourceError: transient after three tries that may go better later, else at once.
         """

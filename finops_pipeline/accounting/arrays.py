@@ -66,7 +66,7 @@ def sorting(*keys: Ints) -> Ints:
 
 
 def scrambled(values: Ints) -> npt.NDArray[np.uint64]:
-    """Numbers whose sums tell sets of `values` apart (splitmix64)."""
+    """Numbers whose sums distinguish sets of `values` (splitmix64)."""
     x = values.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

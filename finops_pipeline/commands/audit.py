@@ -4,7 +4,7 @@ The log and the ledger are streamed: memory does not grow with them. After the c
 
 * every usage event's hash and columns against its document;
 * the events of every hour, in the order of their booking, against the entries that booked them;
-* policies, statements and published hours against the entry that tells of them.
+* policies, statements and published hours against the entry that reports them.
 
 What belongs here: reading, and what entries say about the rest of the database. What does not: the chain itself.
 """
@@ -149,7 +149,11 @@ def _missing_tail(chain: ChainReport, *, uncovered: bool) -> list[Finding]:
     where = f"entries {chain.last_seq + 1} to {chain.anchor_last.seq}"
     if uncovered:
         return [
-            Finding(Tampering.CUT_TAIL, where, "the anchor knows them, the log ends before, what they tell of stays")
+            Finding(
+                Tampering.CUT_TAIL,
+                where,
+                "the anchor knows them, the log ends before, and what they report is still there",
+            )
         ]
     return [
         Finding(
@@ -238,18 +242,18 @@ def _decimal(value: object) -> Decimal | None:
 
 
 def _check_bookings(connection: Connection, found: Findings) -> bool:
-    """Every event against the entry that booked it, hour by hour; whether there are more than the entries tell of."""
+    """Every event against the entry that booked it, hour by hour; whether there are more than the entries report."""
     with connection.cursor(name="audit_hours") as cursor:
         cursor.itersize = BATCH
         cursor.execute(cast("Any", _BOOKINGS))
-        told = _Ahead(groupby(cursor, key=lambda row: (row[0], row[1])))
+        logged = _Ahead(groupby(cursor, key=lambda row: (row[0], row[1])))
         uncovered = False
         for hour, rows in groupby(_stream(connection, _BOOKED), key=lambda row: (row[0], row[1])):
-            for early in told.before(hour):
+            for early in logged.before(hour):
                 _missing(early, found)
             hashes = [row[2] for row in rows]
-            uncovered |= _check_hour(hour, hashes, told.at(hour), found)
-        for late in told.rest():
+            uncovered |= _check_hour(hour, hashes, logged.at(hour), found)
+        for late in logged.rest():
             _missing(late, found)
     return uncovered
 
@@ -284,24 +288,24 @@ class _Ahead:
             self._next = self._read()
 
 
-def _missing(told: tuple[tuple[str, str], list[_Booking]], found: Findings) -> None:
+def _missing(logged: tuple[tuple[str, str], list[_Booking]], found: Findings) -> None:
     """Entries of an hour of which there is no event at all: right if they booked none."""
-    hour, bookings = told
+    hour, bookings = logged
     count = sum(booking.events for booking in bookings)
     if count:
         found.add(Tampering.EVENT_REMOVED, f"{hour[0]}, {hour[1]}", f"{count} events were booked, none is there")
 
 
-def _check_hour(hour: tuple[str, str], hashes: Sequence[str], told: Sequence[_Booking], found: Findings) -> bool:
+def _check_hour(hour: tuple[str, str], hashes: Sequence[str], logged: Sequence[_Booking], found: Findings) -> bool:
     """The hour's events against its bookings; whether it has more events than those."""
     where = f"{hour[0]}, {hour[1]}"
-    booked = sum(booking.events for booking in told)
+    booked = sum(booking.events for booking in logged)
     if len(hashes) != booked:
         kind = Tampering.EVENT_REMOVED if len(hashes) < booked else Tampering.EVENT_ADDED
         found.add(kind, where, f"the audit log booked {booked} events, {len(hashes)} are there")
         return len(hashes) > booked
     begin = 0
-    for booking in told:
+    for booking in logged:
         some = hashes[begin : begin + booking.events]
         begin += booking.events
         if hashlib.sha256("".join(some).encode()).hexdigest() != booking.sha256:
@@ -314,32 +318,32 @@ def _check_hour(hour: tuple[str, str], hashes: Sequence[str], told: Sequence[_Bo
 
 def _check_policies(database: Database, connection: Connection, found: Findings) -> bool:
     """Policies against the entries that added them; whether one was added without an entry."""
-    told: dict[str, str] = {}
+    logged: dict[str, str] = {}
     for (policies,) in connection.execute(
         "SELECT payload -> 'policies' FROM eai.audit_events WHERE kind = 'policy.added' ORDER BY seq"
     ):
-        told |= policies or {}
+        logged |= policies or {}
     there = {row["id"]: policy_sha256(row) for row in database.read_policies(connection).to_pylist()}
-    for policy_id in sorted(told.keys() - there.keys()):
+    for policy_id in sorted(logged.keys() - there.keys()):
         found.add(Tampering.FACT_CHANGED, f"policy {policy_id}", "it was added, and is not there any more")
-    for policy_id in sorted(there.keys() & told.keys()):
-        if there[policy_id] != told[policy_id]:
+    for policy_id in sorted(there.keys() & logged.keys()):
+        if there[policy_id] != logged[policy_id]:
             found.add(Tampering.FACT_CHANGED, f"policy {policy_id}", "it is not what was added")
-    unknown = sorted(there.keys() - told.keys())
+    unknown = sorted(there.keys() - logged.keys())
     for policy_id in unknown:
         found.add(Tampering.FACT_CHANGED, f"policy {policy_id}", "no audit entry added it")
     return bool(unknown)
 
 
 def _check_statements(database: Database, connection: Connection, found: Findings) -> bool:
-    """Stored statements against the last entry that tells of them; whether one is newer than its entry."""
-    told = {row[0]: (row[1], row[2]) for row in connection.execute(_STATEMENTS)}
+    """Stored statements against the last entry that reports them; whether one is newer than its entry."""
+    logged = {row[0]: (row[1], row[2]) for row in connection.execute(_STATEMENTS)}
     newer = False
     rows = connection.execute(
         "SELECT period, status, content_sha256 FROM eai.gpu_statements ORDER BY period"
     ).fetchall()
     for period, status, content_sha256 in rows:
-        kind, sha256 = told.get(period, (None, None))
+        kind, sha256 = logged.get(period, (None, None))
         where = f"statement of {period}"
         if kind is None:
             found.add(Tampering.FACT_CHANGED, where, "no audit entry published it")
@@ -353,13 +357,13 @@ def _check_statements(database: Database, connection: Connection, found: Finding
         else:
             continue
         newer = True
-    for period in sorted(told.keys() - {row[0] for row in rows}):
+    for period in sorted(logged.keys() - {row[0] for row in rows}):
         found.add(Tampering.FACT_CHANGED, f"statement of {period}", "it was published, and is not there any more")
     return newer
 
 
 def _check_hours(connection: Connection, found: Findings) -> bool:
-    """Published hours of which no entry tells; whether there are any."""
+    """Published hours that no entry reports; whether there are any."""
     rows = connection.execute(
         "SELECT h.cluster, to_char(h.hour AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"') AS hour"
         " FROM eai.hour_runs h LEFT JOIN (SELECT DISTINCT payload ->> 'cluster' AS cluster, payload ->> 'hour' AS hour"
@@ -368,5 +372,5 @@ def _check_hours(connection: Connection, found: Findings) -> bool:
         " WHERE a.hour IS NULL ORDER BY 1, 2"
     ).fetchall()
     for cluster, hour in rows:
-        found.add(Tampering.FACT_CHANGED, f"{cluster}, {hour}", "it is published, and no audit entry tells of it")
+        found.add(Tampering.FACT_CHANGED, f"{cluster}, {hour}", "it is published, and no audit entry reports it")
     return bool(rows)

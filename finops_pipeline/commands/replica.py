@@ -69,22 +69,22 @@ def sync_now(json_output: Json = False) -> None:
     from finops_pipeline.resources.clickhouse.replication import sync
 
     with _doors() as (database, replica):
-        _report(replica, sync(database, replica, told=_teller(json_output)), json_output)
+        _report(replica, sync(database, replica, progress=_reporter(json_output)), json_output)
 
 
-@replica_app.command("rebuild", short_help="Make the replica again from the ledger.")
+@replica_app.command("rebuild", short_help="Build the replica again from the ledger.")
 def rebuild_now(json_output: Json = False) -> None:
     """Copy the whole ledger to a new table, compare, and put it in the replica's place in one step."""
     from finops_pipeline.resources.clickhouse.replication import rebuild
 
     with _doors() as (database, replica):
-        _report(replica, rebuild(database, replica, told=_teller(json_output)), json_output)
+        _report(replica, rebuild(database, replica, progress=_reporter(json_output)), json_output)
 
 
 def keep_up(settings: Settings, site: Site) -> None:
     """After a run, where that is asked for, bring the replica up to date, as a run that Dagster shows.
 
-    A failure is told on stderr and is not the run's: what is booked is booked, and the next time does the rest.
+    A failure is reported on stderr and is not the run's: what is booked is booked, and the next time does the rest.
     """
     if not site.replica.automatic:
         return
@@ -139,17 +139,17 @@ def _records(differences: Sequence[Difference]) -> list[dict[str, Any]]:
     return [dict(zip(COLUMNS, flat(difference), strict=True)) for difference in differences]
 
 
-def _teller(quiet: bool) -> Callable[[int, int], None]:
+def _reporter(quiet: bool) -> Callable[[int, int], None]:
     """Says on stderr how many of how many events are copied, now and then."""
     last = time.monotonic()
 
-    def told(done: int, of: int) -> None:
+    def report(done: int, of: int) -> None:
         nonlocal last
         if not quiet and time.monotonic() - last >= QUIET_SECONDS:
             last = time.monotonic()
             typer.echo(f"finops: {done} of {of} events copied", err=True)
 
-    return told
+    return report
 
 
 def _print(data: object, text: str, as_json: bool) -> None:

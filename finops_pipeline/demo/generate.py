@@ -1,7 +1,7 @@
 """Writes the bundle of the demo day: `python -m finops_pipeline.demo.generate DIR`.
 
 What belongs here: what the exporters show (`dcgm.parquet`) and what the gateway wrote (`token_usage.csv`) on the
-day that `README.md` tells. The rest of the bundle is copied from `bundle/` as it is. What does not belong here: any
+day that `README.md` describes. The rest of the bundle is copied from `bundle/` as it is. What does not belong here: any
 rule of the accounting. The same bytes come out every time: whole numbers, no clock, no random generator.
 """
 

@@ -27,7 +27,7 @@ def diagnose(
 ) -> list[Remark]:
     """All remarks, in the order of the flow: settings, each cluster (or the bundle), Postgres, the lake.
 
-    `environ` is variable -> text, as for `load_settings`. Never raises for what a user can mend.
+    `environ` is variable -> text, as for `load_settings`. Never raises for what a user can fix.
     """
     settings, remarks = settings_of(environ)
     bundle = bundle or settings.bundle

@@ -80,10 +80,10 @@ def _authentication(settings: Settings) -> str:
 
 
 def _retention(health: Health, now: int) -> Remark:
-    told = f" (its retention is {health.retention})" if health.retention else ""
+    kept = f" (its retention is {health.retention})" if health.retention else ""
     if health.oldest_ms is None:
-        return Remark(Level.OK, "retention", f"its oldest sample is not told{told}")
-    since = f"it has samples since {utc_text(health.oldest_ms)}{told}"
+        return Remark(Level.OK, "retention", f"it does not report its oldest sample{kept}")
+    since = f"it has samples since {utc_text(health.oldest_ms)}{kept}"
     if now - health.oldest_ms < KEPT_AT_LEAST / timedelta(milliseconds=1):
         return Remark(
             Level.WARN,

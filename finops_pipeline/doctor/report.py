@@ -71,9 +71,9 @@ def failed(remarks: Iterable[Remark]) -> bool:
 
 
 def clock_remark(seconds: float | None) -> Remark:
-    """A server's clock minus ours; None where the server does not tell."""
+    """A server's clock minus ours; None where the server does not report it."""
     if seconds is None:
-        return Remark(Level.OK, "clock", "it does not tell its time")
+        return Remark(Level.OK, "clock", "it does not report its time")
     late = abs(seconds)
     if late <= SKEW_WARN_SECONDS:
         return Remark(Level.OK, "clock", "it agrees with ours")

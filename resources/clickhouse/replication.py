@@ -75,11 +75,11 @@ class Status:
         return not self.differences and not self.behind
 
 
-Told = Callable[[int, int], None]
-"""Told, batch by batch, how many of how many rows are copied."""
+Progress = Callable[[int, int], None]
+"""Called with each batch: how many of how many rows are copied."""
 
 
-def _untold(_done: int, _of: int) -> None:
+def _quiet(_done: int, _of: int) -> None:
     """Nobody watches."""
 
 
@@ -93,7 +93,7 @@ def status(database: Database, replica: ClickHouse) -> Status:
     return Status(rows + behind, replica.count(), behind, written and written[1], compared and compared[1], differences)
 
 
-def sync(database: Database, replica: ClickHouse, told: Told = _untold, *, everything: bool = True) -> Synced:
+def sync(database: Database, replica: ClickHouse, progress: Progress = _quiet, *, everything: bool = True) -> Synced:
     """Copy what has arrived, compare, repair what differs.
 
     Not `everything` compares the days for which something arrived, unless all was last compared a day ago. SourceError,
@@ -106,7 +106,7 @@ def sync(database: Database, replica: ClickHouse, told: Told = _untold, *, every
         if mark > upto:  # the ledger was restored from a backup: what it has lost is only in the replica
             mark, everything = upto, True
             replica.note("reset", mark, 0, replica.next_copied_at())
-        copied = copy(database, replica, mark, upto, told)
+        copied = copy(database, replica, mark, upto, progress)
         whole, seen = replica.noted(*COMPARED), replica.noted(*COMPARED, "checked")
         if everything or whole is None or seen is None or whole[1] < datetime.now(UTC) - WHOLE_EVERY:
             since = None
@@ -117,7 +117,7 @@ def sync(database: Database, replica: ClickHouse, told: Told = _untold, *, every
     return Synced(copied, compared, since, differences)
 
 
-def rebuild(database: Database, replica: ClickHouse, told: Told = _untold) -> Synced:
+def rebuild(database: Database, replica: ClickHouse, progress: Progress = _quiet) -> Synced:
     """Copy the whole ledger to a new table, compare, and only then put it in the replica's place."""
     with ledger_source.only_copier(database):
         upto = ledger_source.settled(database)
@@ -126,7 +126,7 @@ def rebuild(database: Database, replica: ClickHouse, told: Told = _untold) -> Sy
             copied, of = 0, ledger_source.count(database)
             for _, rows in _batches(database, fresh, 0, upto, copied_at):
                 copied += rows
-                told(copied, of)
+                progress(copied, of)
             differences, rows = compare(database, fresh, upto)
             if differences:
                 raise SourceError(
@@ -138,13 +138,13 @@ def rebuild(database: Database, replica: ClickHouse, told: Told = _untold) -> Sy
     return Synced(copied, rows, None, ())
 
 
-def copy(database: Database, replica: ClickHouse, after: int, upto: int, told: Told = _untold) -> int:
+def copy(database: Database, replica: ClickHouse, after: int, upto: int, progress: Progress = _quiet) -> int:
     """Copy the rows that arrived in (after, upto], moving the high-water mark with each batch; how many they were."""
     copied, of, copied_at = 0, ledger_source.count(database, after), replica.next_copied_at()
     for mark, rows in _batches(database, replica, after, upto, copied_at):
         replica.note("copied", mark, rows, copied_at)
         copied += rows
-        told(copied, of)
+        progress(copied, of)
     return copied
 
 

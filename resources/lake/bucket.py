@@ -71,7 +71,7 @@ class Bucket:
     def open(self, path: str) -> pa.NativeFile:
         """An object's bytes, read at once; FileNotFoundError if it is not there.
 
-        pyarrow asks for the size first, and does not tell if fewer bytes come then because the object was replaced:
+        pyarrow asks for the size first, and does not notice if fewer bytes come then because the object was replaced:
         they are read over zeros, and must end as a Parquet file does.
         """
         try:
@@ -170,7 +170,7 @@ class Bucket:
     def _is_missing(self, path: str, error: OSError) -> bool:
         """Whether an object is not there.
 
-        Only a listing tells it from a bucket that is not there, and from an object that may not be read where the
+        Only a listing distinguishes it from a bucket that is not there, and from an object that may not be read where the
         policy allows to list no more than the prefix.
         """
         if not isinstance(error, FileNotFoundError) and _name(str(error)) != "ACCESS_DENIED":

@@ -147,8 +147,8 @@ class Database:
     def transaction(self, *, snapshot: bool = False) -> Iterator[Connection]:
         """One transaction as `eai_pipeline` on a pooled connection: committed at the end, rolled back on any error.
 
-        `snapshot` makes it read-only and all its queries see one instant. Raises SourceError (`transient` tells
-        whether another try may help) or UsageError for what a user can mend; other database errors are defects.
+        `snapshot` makes it read-only and all its queries see one instant. Raises SourceError (`transient` says
+        whether another try may help) or UsageError for what a user can fix; other database errors are defects.
         """
         appended = False
         with translated(self._url):

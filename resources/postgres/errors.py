@@ -55,7 +55,7 @@ def shown(url: sa.URL) -> str:
 
 @contextmanager
 def translated(url: sa.URL) -> Iterator[None]:
-    """Database errors that a user can mend become one line without the password; the rest stays what it is."""
+    """Database errors that a user can fix become one line without the password; the rest stays what it is."""
     try:
         yield
     except sa.exc.DBAPIError as error:

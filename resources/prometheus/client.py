@@ -1,7 +1,7 @@
 """The door to a Prometheus (or Thanos, VictoriaMetrics): raw samples of a span of time, all of them or an error.
 
 What belongs here: asking for raw samples in requests of bounded size, decoding them without an object per sample, and
-telling apart what is worth another try, what a smaller question mends and what a person must mend. What does not: which
+distinguishing what is worth another try, what a smaller question fixes and what a person must fix. What does not: which
 metrics exist and what they mean (`finops_pipeline.accounting.config`), and how long readings reach (A12).
 
 Gaps show only in raw samples, so the question is always an instant query with a range selector, never `query_range`.
@@ -79,13 +79,13 @@ class Health:
     """What a Prometheus says of itself."""
 
     version: str
-    """empty where the server does not tell"""
+    """empty where the server does not report it"""
     clock_skew_seconds: float | None
-    """the server's clock minus ours, uncertain by half a second; None where it does not tell"""
+    """the server's clock minus ours, uncertain by half a second; None where it does not report it"""
     oldest_ms: int | None
-    """instant of its oldest sample (UTC milliseconds); None where the server does not tell"""
+    """instant of its oldest sample (UTC milliseconds); None where the server does not report it"""
     retention: str
-    """how long it is told to keep samples, in its own words; empty where it does not tell"""
+    """how long it is set to keep samples, in its own words; empty where it does not report it"""
 
 
 @dataclass(frozen=True)
@@ -138,9 +138,9 @@ class PrometheusDoor:
         """Every sample with `start <= t < end` (UTC milliseconds) as DCGM_SERIES, one row per series.
 
         Two metrics are pulled at a time (`workers`). A metric that the server does not know has no rows. Raises
-        SourceError if anything is missing or in doubt: a failure that retries did not mend, an answer with warnings,
+        SourceError if anything is missing or in doubt: a failure that retries did not fix, an answer with warnings,
         a cut body, or a span that the server no longer keeps, unless it `may_be_gone` (the readings around an hour):
-        then one question tells whether there is anything to pull.
+        then one question shows whether there is anything to pull.
         """
         if end_ms <= start_ms:
             raise ValueError(f"an empty span: {start_ms}..{end_ms}")
@@ -163,7 +163,7 @@ class PrometheusDoor:
     def oldest_ms(self) -> int | None:
         """The instant of the oldest sample that the server keeps (UTC milliseconds).
 
-        None where it does not tell (Thanos, VictoriaMetrics, a proxy that hides `/metrics`) or has none.
+        None where it does not report it (Thanos, VictoriaMetrics, a proxy that hides `/metrics`) or has none.
         """
         try:
             with self._session() as session, self._get(session, "/metrics", {}) as response:
@@ -273,7 +273,7 @@ class PrometheusDoor:
         )
 
     def _has_any(self, names: Sequence[str], start_ms: int, end_ms: int, match: str) -> bool:
-        """True if any of these metrics may have a sample in the span; where the server finds that too much to tell too."""
+        """True if any of these metrics may have a sample in the span; also where the server finds that too much to answer."""
         known = f"__name__=~{_quoted('|'.join(map(re.escape, names)))}"
         selector = f"{{{','.join(filter(None, (known, self.match, match)))}}}[{end_ms - start_ms + OVERFETCH_MS}ms]"
         count, last = f"count(last_over_time({selector}))", end_ms - 1
@@ -323,7 +323,7 @@ class PrometheusDoor:
     def _query(self, session: requests.Session, expression: str, at_ms: int | None) -> list[_Series]:
         """One instant query, answered whole or not at all.
 
-        Raises _TransientError, _TooMuchError, or SourceError for what neither patience nor a smaller question mends.
+        Raises _TransientError, _TooMuchError, or SourceError for what neither patience nor a smaller question fixes.
         """
         parameters = {"query": expression, "timeout": f"{round(self.timeout * 1000)}ms", **self.parameters}
         if self.thanos:
@@ -382,7 +382,7 @@ class PrometheusDoor:
             raise _TransientError(f"its answer of {len(body)} bytes is cut or garbled ({error})") from error
         if answer.warnings or answer.partial:
             said = "; ".join(answer.warnings) or "isPartial"
-            self._fail(f"its answer may be incomplete ({said})", "mend the store that is missing", transient=True)
+            self._fail(f"its answer may be incomplete ({said})", "repair the store that is missing", transient=True)
         if answer.status != "success" or answer.data.kind not in {"matrix", "vector"}:
             what = f"{answer.status} {answer.data.kind} {answer.error}".strip()
             self._fail(f"its answer is {what}", _NO_PROMETHEUS, transient=False)

@@ -317,7 +317,7 @@ def test_a_backup_that_was_written_on_stops_the_writer_and_is_rewritten(books: B
     books.hour(NOVEMBER + 2 * HOUR, Used())
     admin = urlunsplit(urlsplit(books.admin_url)._replace(path="/backup_2"))
     restored = Books(url, admin, tmp_path, policies=())
-    with pytest.raises(AnchorError, match="finops audit verify tells which"):
+    with pytest.raises(AnchorError, match="finops audit verify shows which"):
         restored.database.follow_anchor()
     with pytest.raises(AnchorError):
         restored.hour(NOVEMBER + 3 * HOUR, Used())

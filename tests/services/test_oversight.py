@@ -29,7 +29,7 @@ from finops_pipeline.commands.audit import verify
 from finops_pipeline.commands.oversight import fairshare, quotas, set_quota, set_share, usage
 from finops_pipeline.commands.runner import run_hours
 from finops_pipeline.errors import UsageError
-from finops_pipeline.notifications import Told, held_but_idle_sensor, tell
+from finops_pipeline.notifications import Posted, held_but_idle_sensor, post_new
 from finops_pipeline.resources.credits import decide, listed
 from finops_pipeline.resources.postgres.balance import trial_balance
 from finops_pipeline.resources.postgres.published import read_statement
@@ -166,7 +166,9 @@ def test_a_proposal_with_its_evidence(site: Site) -> None:
     evidence = json.loads(found["evidence"])
     assert evidence["last_sign_of_life"] == "2026-10-01T10:20:00.000Z"
     assert evidence["event_ids"] == ["e1", "e2"]
-    assert [told["hour"] for told in evidence["findings"]] == [f"2026-10-01T{hour}:00:00Z" for hour in (10, 11, 12)]
+    assert [finding["hour"] for finding in evidence["findings"]] == [
+        f"2026-10-01T{hour}:00:00Z" for hour in (10, 11, 12)
+    ]
 
 
 def test_computing_again_proposes_the_same(site: Site) -> None:
@@ -347,7 +349,7 @@ def test_the_commands(
     assert [row["name"] for row in json.loads(finops("fairshare", "--json"))] == [A, "lab"]
 
 
-# Told to people
+# Reported to people
 
 
 class Receiver(BaseHTTPRequestHandler):
@@ -384,10 +386,10 @@ def webhook(url: str) -> Webhook:
 
 
 def test_a_workload_is_told_once_a_day(site: Site, receiver: str) -> None:
-    assert tell(site.database, webhook(receiver), ONE) == Told(1, 0, None)
-    assert tell(site.database, webhook(receiver), ONE) == Told(0, 0, None)
+    assert post_new(site.database, webhook(receiver), ONE) == Posted(1, 0, None)
+    assert post_new(site.database, webhook(receiver), ONE) == Posted(0, 0, None)
     compute(site)
-    assert tell(site.database, webhook(receiver), ONE) == Told(0, 0, None)
+    assert post_new(site.database, webhook(receiver), ONE) == Posted(0, 0, None)
     ((document, key),) = Receiver.taken
     assert key == document["id"]
     assert document | {"id": ""} == {
@@ -403,40 +405,40 @@ def test_the_next_day_is_told_again_and_an_old_one_never(site: Site, receiver: s
             "INSERT INTO eai.findings SELECT cluster, hour + interval '1 day', kind, subject, workload_id, tenant_id,"
             " attributed, first_at, last_at, seconds, detail FROM eai.findings WHERE kind = 'held_but_idle'"
         )
-    assert tell(site.database, webhook(receiver), TEN + timedelta(days=2, hours=4)).sent == 1
+    assert post_new(site.database, webhook(receiver), TEN + timedelta(days=2, hours=4)).sent == 1
     assert [document["day"] for document, _ in Receiver.taken] == ["2026-10-02"]
 
 
 def test_a_receiver_that_stumbles_is_tried_again(site: Site, receiver: str) -> None:
     Receiver.statuses.extend([503, 429])
-    assert tell(site.database, webhook(receiver), ONE).sent == 1
+    assert post_new(site.database, webhook(receiver), ONE).sent == 1
 
 
 def test_a_receiver_that_is_down_gets_it_at_the_next_tick(site: Site, receiver: str) -> None:
     Receiver.statuses.extend([500] * 3)
-    told = tell(site.database, webhook(receiver), ONE)
-    assert (told.sent, told.waiting) == (0, 1)
-    assert told.problem == "FINOPS_WEBHOOK_URL: 127.0.0.1 does not take it: HTTP 500"
-    assert tell(site.database, webhook(receiver), ONE).sent == 1
+    posted = post_new(site.database, webhook(receiver), ONE)
+    assert (posted.sent, posted.waiting) == (0, 1)
+    assert posted.problem == "FINOPS_WEBHOOK_URL: 127.0.0.1 does not take it: HTTP 500"
+    assert post_new(site.database, webhook(receiver), ONE).sent == 1
 
 
 def test_a_refusal_is_not_repeated_in_one_round(site: Site, receiver: str) -> None:
     Receiver.statuses.extend([403])
-    told = tell(site.database, webhook(receiver), ONE)
-    assert (told.sent, told.problem) == (0, "FINOPS_WEBHOOK_URL: 127.0.0.1 refuses: HTTP 403")
+    posted = post_new(site.database, webhook(receiver), ONE)
+    assert (posted.sent, posted.problem) == (0, "FINOPS_WEBHOOK_URL: 127.0.0.1 refuses: HTTP 403")
     assert Receiver.statuses == []
 
 
 def test_nobody_listens(site: Site) -> None:
-    told = tell(site.database, webhook("http://127.0.0.1:9/secret-token"), ONE)
-    assert (told.sent, told.waiting) == (0, 1)
-    assert "secret-token" not in f"{told.problem}{webhook('http://127.0.0.1:9/secret-token')!r}"
+    posted = post_new(site.database, webhook("http://127.0.0.1:9/secret-token"), ONE)
+    assert (posted.sent, posted.waiting) == (0, 1)
+    assert "secret-token" not in f"{posted.problem}{webhook('http://127.0.0.1:9/secret-token')!r}"
 
 
 def test_two_rounds_at_once_tell_it_once(site: Site, receiver: str) -> None:
     with ThreadPoolExecutor(4) as pool:
-        rounds = list(pool.map(lambda _: tell(site.database, webhook(receiver), ONE), range(4)))
-    assert sum(told.sent for told in rounds) == 1
+        rounds = list(pool.map(lambda _: post_new(site.database, webhook(receiver), ONE), range(4)))
+    assert sum(posted.sent for posted in rounds) == 1
     assert len(Receiver.taken) == 1
 
 
@@ -452,9 +454,9 @@ def test_the_sensor_tells_and_never_fails(
         return str(data.skip_message)
 
     monkeypatch.chdir(tmp_path)
-    assert tick(EAI_DATABASE_URL=url) == "FINOPS_WEBHOOK_URL is not set: nobody is told"
+    assert tick(EAI_DATABASE_URL=url) == "FINOPS_WEBHOOK_URL is not set: nothing is reported"
     with site.database.transaction() as connection:
         connection.execute("UPDATE eai.findings SET hour = date_trunc('hour', now()) WHERE kind = 'held_but_idle'")
-    assert tick(FINOPS_WEBHOOK_URL=receiver) == "told of 1 idle workloads"
-    assert tick() == "told of 0 idle workloads"
-    assert "nobody was told" in tick(EAI_DATABASE_URL="postgresql://127.0.0.1:9/nothing")
+    assert tick(FINOPS_WEBHOOK_URL=receiver) == "1 idle workloads reported"
+    assert tick() == "0 idle workloads reported"
+    assert "nothing was reported" in tick(EAI_DATABASE_URL="postgresql://127.0.0.1:9/nothing")

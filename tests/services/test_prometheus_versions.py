@@ -2,7 +2,7 @@
 
 Every server found here is tested and none is skipped: the `prometheus` on the PATH always, more of them where
 `TEST_PROMETHEUS_PROGRAMS` names them, and VictoriaMetrics where it is installed (`victoria_server`). The report's head
-tells which.
+names it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def servers() -> dict[str, Opened]:
 
 @pytest.fixture(scope="module")
 def stored(cases: Path) -> pa.Table:
-    """The dumps of several cases at once, told apart by a label `case`."""
+    """The dumps of several cases at once, distinguished by a label `case`."""
     tables = []
     for case in CASES:
         table = read_series(cases / case / "dcgm.om.gz")
@@ -132,7 +132,7 @@ def test_the_samples_are_those_of_the_file_to_the_last_bit(door: PrometheusDoor,
 
 def test_the_server_tells_its_version_and_metric_names(door: PrometheusDoor, stored: pa.Table) -> None:
     health = door.ping()
-    print(f"version {health.version}, retention {health.retention or 'not told'}")  # noqa: T201
+    print(f"version {health.version}, retention {health.retention or 'not reported'}")  # noqa: T201
     assert health.version
     names = door.names(METRICS_LIKE, START - HOUR, START + 2 * HOUR)
     assert names == sorted({str(name) for name in stored["metric"].to_pylist()})

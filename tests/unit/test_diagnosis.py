@@ -188,7 +188,7 @@ def test_honor_labels_false(diagnose: Diagnose) -> None:
     assert the(remarks, "exporter's pod", Level.OK).seen.startswith("nvidia-dcgm-exporter-9tq4x labels devices")
     remark = the(remarks, "duplicates", Level.WARN)
     assert remark.seen.startswith(
-        "1 device stored twice or more, told apart by job = kubernetes-service-endpoints, nvidia-dcgm-exporter"
+        "1 device stored twice or more, distinguished by job = kubernetes-service-endpoints, nvidia-dcgm-exporter"
     )
     assert "keep one of the scrape jobs" in remark.remedy
 
@@ -196,7 +196,7 @@ def test_honor_labels_false(diagnose: Diagnose) -> None:
 def test_replicas(diagnose: Diagnose) -> None:
     replicas = [changed(PLAIN, **{"UUID=": f'prometheus_replica="r{index}",UUID='}) for index in range(2)]
     remark = the(diagnose(*replicas), "duplicates", Level.WARN)
-    assert remark.seen.startswith("2 devices stored twice or more, told apart by prometheus_replica = r0, r1")
+    assert remark.seen.startswith("2 devices stored twice or more, distinguished by prometheus_replica = r0, r1")
     assert "FINOPS_PROMETHEUS_THANOS=true" in remark.remedy
 
 

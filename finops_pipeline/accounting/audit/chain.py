@@ -120,7 +120,7 @@ class Findings:
 
 @dataclass
 class ChainReport:
-    """What the chain and the anchor alone tell."""
+    """What the chain and the anchor alone show."""
 
     findings: Findings = field(default_factory=Findings)
     entries: int = 0

@@ -24,7 +24,7 @@ MINUTE_MS = 60_000
 
 
 def frozen_series(scene: Scene, metrics: Collection[str]) -> Iterator[Finding]:
-    """A row for each board and frozen stretch; `metrics` are the names that were read in the hour."""
+    """One row per board and frozen stretch; `metrics` are the names that were read in the hour."""
     board, begin, end = _both_frozen(scene)
     collected = np.full(len(scene.timeline.boards), 1 << 40, dtype=np.int64)
     np.minimum.at(collected, scene.timeline.board, scene.timeline.scrape_ms)
@@ -89,7 +89,7 @@ def _held_before(scene: Scene, board: Ints, at: Ints) -> Ints:
 
 
 def disagreeing_counters(scene: Scene) -> Iterator[Finding]:
-    """A row for each board whose counter and power tell different energies."""
+    """One row per board whose counter and power give different energies."""
     found, width = scene.found, scene.width
     device, window = np.nonzero((found.measures.power.method == Method.MEASURED) & ~found.counter_gaps)
     board = scene.timeline.board[device]
@@ -112,6 +112,6 @@ def disagreeing_counters(scene: Scene) -> Iterator[Finding]:
             continue
         card = int(board[member])
         key = str(scene.timeline.boards[card])
-        told = f"{risen / 3.6e6:.3f} Wh by the counter, {drawn[row] / 3.6e9:.3f} Wh by power"
-        detail = f"{told}, while both were measured"
+        compared = f"{risen / 3.6e6:.3f} Wh by the counter, {drawn[row] / 3.6e9:.3f} Wh by power"
+        detail = f"{compared}, while both were measured"
         yield Finding(Kind.COUNTER_DISAGREES, key, None, None, first, last, int(windows[card]) * width, detail)

@@ -37,7 +37,7 @@ MINUTE_MS = 60_000
 
 
 def held_but_idle(scene: Scene) -> Iterator[Finding]:
-    """A row for each device and holder with long idle stretches."""
+    """One row per device and holder with long idle stretches."""
     pieces, utilization = scene.found.pieces, scene.found.measures.utilization
     method = utilization.method.ravel()[pieces.cell]
     known = (method == Method.MEASURED) | (method == Method.LINEAR)
@@ -100,7 +100,7 @@ def _windows(scene: Scene) -> tuple[Ints, Ints]:
 
 
 def no_sign_of_life(scene: Scene) -> Iterator[Finding]:
-    """A row for each interval that is silent until its end, or the hour's."""
+    """One row per interval that is silent until its end, or the hour's."""
     intervals, windows = scene.holding.intervals, scene.config.windows
     if not len(intervals):
         return
@@ -160,7 +160,7 @@ def _last_read(runs: Runs, device: Ints, before: Ints) -> Ints:
 
 
 def node_failures(scene: Scene, events: pa.Table) -> Iterator[Finding]:
-    """A row for each interval that a failure of its node or GPU ended in the hour; `events` is WORKLOAD_EVENTS."""
+    """One row per interval that a failure of its node or GPU ended in the hour; `events` is WORKLOAD_EVENTS."""
     intervals, start = scene.holding.intervals, scene.timeline.start
     failures = _failures(events, start, scene.config.findings.failure_words)
     if not failures:

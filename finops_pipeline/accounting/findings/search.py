@@ -1,10 +1,10 @@
 """What a person should look at in an hour: the table FINDINGS.
 
 Where lifecycle and telemetry disagree, and where money is lost, the thing gets a name, an owner and a number; no
-finding changes an amount. `scene.Kind` lists and explains the kinds.
+finding changes an amount. `kinds.Kind` lists and explains them.
 
-What belongs here: the order of the searches, and the rows. What does not: the searches (`signs`, `labels`,
-`capacity`, `suspicion`), and what follows from a finding (`credits`).
+What belongs here: the order of the searches, and the rows. What does not: the searches (`liveness`,
+`label_conflicts`, `overcommitment`, `implausible`), and what follows from a finding (`credits`).
 """
 
 from __future__ import annotations

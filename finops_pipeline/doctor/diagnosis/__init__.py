@@ -1,4 +1,4 @@
-"""What minutes of DCGM series tell about the exporters, scrapes and labels behind them: the judgements of `finops doctor`.
+"""What minutes of DCGM series show of the exporters, scrapes and labels behind them: the judgements of `finops doctor`.
 
 Each check looks at one thing that has been seen to go wrong on real clusters (A7-A11, A19) and says what it saw and what
 to set. What belongs here: judging. What does not: asking servers and printing (`finops_pipeline.doctor`), and the rules

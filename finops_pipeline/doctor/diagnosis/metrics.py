@@ -49,7 +49,7 @@ _LIKELY: Final[tuple[tuple[re.Pattern[str], Quantity, int], ...]] = tuple(
 
 
 def likely_quantity(metric: str) -> tuple[Quantity, int] | None:
-    """What an unknown DCGM metric probably tells, by its name, and the factor if its unit is DCGM's usual one."""
+    """What an unknown DCGM metric probably measures, by its name, and the factor if its unit is DCGM's usual one."""
     if _UNLIKE.search(metric):
         return None
     return next(((quantity, factor) for pattern, quantity, factor in _LIKELY if pattern.search(metric)), None)
@@ -164,7 +164,9 @@ def check_limits(seen: Seen) -> Iterable[Remark]:
             "class_watts",
             f"no watts of {listed(dark or unknown, len(unknown))}: "
             + (
-                "it tells no power, so its energy is null" if dark else "only needed where no power was ever read (A13)"
+                "it reports no power, so its energy is null"
+                if dark
+                else "only needed where no power was ever read (A13)"
             ),
             "in FINOPS_CONFIG: [class_watts] " + ", ".join(f'"{model}" = watts' for model in dark or unknown),
         )

@@ -29,7 +29,7 @@ def check_scrapes(seen: Seen) -> Iterable[Remark]:
         yield Remark(
             Level.WARN,
             "scrape interval",
-            f"too few samples in {seen.minutes} to tell it",
+            f"too few samples in {seen.minutes} to measure it",
             "set scrape_interval of the job to 60 s or less",
         )
         return
@@ -61,7 +61,7 @@ def _holes(seen: Seen) -> Iterable[Remark]:
 
 
 def check_silent(seen: Seen) -> Iterable[Remark]:
-    """Devices that have stopped telling anything."""
+    """Devices that have stopped reporting anything."""
     hour = seen.hour
     last = hour.instant_at[np.searchsorted(hour.instant_device, np.arange(len(hour.devices)), "right") - 1]
     gone = np.flatnonzero(2 * (seen.end - last) > 5 * np.maximum(seen.usual_ms, STILL_THERE_MS))
@@ -100,7 +100,7 @@ def check_duplicates(seen: Seen) -> Iterable[Remark]:
     yield Remark(
         Level.WARN,
         "duplicates",
-        f"{counted(len(devices), 'device')} stored twice or more, told apart by {told}: the highest value at an instant counts"
+        f"{counted(len(devices), 'device')} stored twice or more, distinguished by {told}: the highest value at an instant counts"
         " (A7)",
         "behind Thanos set FINOPS_PROMETHEUS_THANOS=true, which asks it to deduplicate; else leave it"
         if replica
