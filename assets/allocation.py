@@ -58,7 +58,7 @@ def gpu_cost_allocation(
         try:
             for allocation, aside in stage.each(
                 lambda cluster, hour: (price(lake, ledger, rules, cluster, hour), lake.set_aside(cluster, hour)),
-                told=lambda found: f"{len(found[0])} rows priced, {len(found[1])} inputs set aside",
+                line=lambda found: f"{len(found[0])} rows priced, {len(found[1])} inputs set aside",
             ):
                 rows += len(allocation)
                 unpriced += allocation["amount"].null_count

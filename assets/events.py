@@ -60,7 +60,7 @@ def usage_events(
     with stage_of(context, source, watch) as stage:
         for done in stage.each(
             lambda cluster, hour: book(lake, ledger, rules, cluster, hour, source.now_ms(), run_id),
-            told=lambda done: f"{done.events} events booked for {done.rows} rows",
+            line=lambda done: f"{done.events} events booked for {done.rows} rows",
         ):
             booked += done.events
             identical += done.rows - min(done.events, done.rows)

@@ -45,7 +45,7 @@ LOG_SECONDS: Final = 1.0
 
 
 class Stage:
-    """One stage of a run: its hours, the loop over them, and what is told of each."""
+    """One stage of a run: its hours, the loop over them, and what is logged of each."""
 
     def __init__(self, context: dg.AssetExecutionContext, hours: list[int], source: Source, watch: Watch) -> None:
         self.name = context.asset_key.path[-1]
@@ -56,13 +56,13 @@ class Stage:
         self._written, self._lock = time.monotonic(), Lock()
 
     def each(
-        self, work: Callable[[str, int], Result], told: Callable[[Result], str] = lambda _: "done"
+        self, work: Callable[[str, int], Result], line: Callable[[Result], str] = lambda _: "done"
     ) -> Generator[Result]:
-        """What `work` makes of each hour of each cluster, in order; `told` says it in the log."""
+        """What `work` makes of each hour of each cluster, in order; `line` is what the log says of it."""
         for cluster in self.clusters:
             for hour in self.hours:
                 result = work(cluster, hour)
-                self.done(cluster, hour, told(result))
+                self.done(cluster, hour, line(result))
                 yield result
 
     def done(self, cluster: str, hour: int, what: str) -> None:

@@ -111,7 +111,7 @@ class Landing:
         """Hours of `[begin, end)` that have not landed; of one that has not ended only the summary so far.
 
         Nothing is no reading of the hour or one that is no longer kept. It does not land, so that whoever computes the
-        hour asks again and is told which.
+        hour asks again and learns which.
         """
         wanted = [hour for hour in range(begin, end, HOUR_MS) if hour not in landed]
         if not wanted:

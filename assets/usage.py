@@ -54,7 +54,7 @@ def gpu_usage(
         try:
             for usage in stage.each(
                 lambda cluster, hour: use(lake, ledger, rules, cluster, hour, source.now_ms()).usage,
-                told=lambda usage: f"{len(usage)} rows of usage",
+                line=lambda usage: f"{len(usage)} rows of usage",
             ):
                 rows += len(usage)
                 seconds += pc.sum(usage["gpu_seconds"]).as_py() or 0

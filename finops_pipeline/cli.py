@@ -105,7 +105,7 @@ class StoppedError(FinopsError):
 
 
 def main() -> None:
-    """Run the command; what a user can mend is one line on stderr."""
+    """Run the command; what a user can fix is one line on stderr."""
     os.environ.setdefault("DAGSTER_DISABLE_TELEMETRY", "1")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     for stream in (sys.stdout, sys.stderr):

@@ -24,7 +24,7 @@ from finops_pipeline.settings import Settings
 
 
 def _nobody_watches(_stage: str, _hour: int) -> None:
-    """Nothing is told."""
+    """Nothing is reported."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Watch:
     """Who follows a run, and what becomes of a stage that failed."""
 
     progress: Callable[[str, int], None] = _nobody_watches
-    """told of each hour that a stage has finished"""
+    """called with each hour that a stage has finished"""
     retries: int = 3
     """how often a stage is tried again after a transient failure, beyond the tries of the door itself"""
 

@@ -43,7 +43,7 @@ _EVENTS = (
     " WHERE e.usage_type <> 'llm' AND "
 )
 
-Told = dict[str, Any]
+Explanation = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def open_sources(settings: Settings, bundle_folder: Path | None) -> Iterator[Sou
         yield Sources(database, Lake(settings.lake_folder), config, now_ms)
 
 
-def explain_event(sources: Sources, event_id: str) -> Told:
+def explain_event(sources: Sources, event_id: str) -> Explanation:
     """The event, all revisions of its key, and everything behind them. UsageError if there is no such event."""
     with sources.database.transaction(snapshot=True) as connection:
         found = _events(sources, connection, "e.event_id = %s", [event_id])
@@ -78,11 +78,11 @@ def explain_event(sources: Sources, event_id: str) -> Told:
             raise UsageError(
                 f"event {event_id}: the ledger has none with this id; usage_events.jsonl and eai.usage_events have them"
             )
-        told = _explained(sources, connection, [found[0]])
-    return {"asked": {"event_id": event_id}, "explained": told}
+        explained = _explained(sources, connection, [found[0]])
+    return {"asked": {"event_id": event_id}, "explained": explained}
 
 
-def explain_hour(sources: Sources, tenant_id: str, deployment_id: str, hour: datetime) -> Told:
+def explain_hour(sources: Sources, tenant_id: str, deployment_id: str, hour: datetime) -> Explanation:
     """Everything that a tenant was booked for a deployment in an hour. UsageError if that is nothing."""
     hour = hour.astimezone(UTC)
     with sources.database.transaction(snapshot=True) as connection:
@@ -96,21 +96,21 @@ def explain_hour(sources: Sources, tenant_id: str, deployment_id: str, hour: dat
             raise UsageError(
                 f"tenant {tenant_id}, deployment {deployment_id}, {hour:%Y-%m-%dT%H:%MZ}: nothing is booked"
             )
-        told = _explained(sources, connection, found)
+        explained = _explained(sources, connection, found)
     asked = {"tenant_id": tenant_id, "deployment_id": deployment_id, "hour": f"{hour:%Y-%m-%dT%H:%M:%SZ}"}
-    return {"asked": asked, "explained": told}
+    return {"asked": asked, "explained": explained}
 
 
-def _events(sources: Sources, connection: Connection, condition: str, params: Sequence[object]) -> list[Told]:
+def _events(sources: Sources, connection: Connection, condition: str, params: Sequence[object]) -> list[Explanation]:
     query = f"{_EVENTS}{condition} ORDER BY e.seq"
     return list(sources.database.query(query, list(params), connection=connection).to_pylist())
 
 
-def _explained(sources: Sources, connection: Connection, events: Iterable[Told]) -> list[Told]:
+def _explained(sources: Sources, connection: Connection, events: Iterable[Explanation]) -> list[Explanation]:
     """One explanation for each key of these events."""
     keys = dict.fromkeys(tuple(event[name] for name in _KEY) for event in events)
     hours: dict[tuple[str, datetime], HourEvidence] = {}
-    told = []
+    explained = []
     for key in keys:
         cluster, at, workload_id, gpu_model, tenant_id, usage_type = key
         revisions = _events(
@@ -118,7 +118,7 @@ def _explained(sources: Sources, connection: Connection, events: Iterable[Told])
         )
         booked = _booked(revisions)
         named = {"cluster": cluster, "hour": hour_text(ms_of(at)), "workload_id": workload_id, "gpu_model": gpu_model}
-        entry: Told = {"key": named | {"tenant_id": tenant_id, "usage_type": usage_type}, "booked": booked}
+        entry: Explanation = {"key": named | {"tenant_id": tenant_id, "usage_type": usage_type}, "booked": booked}
         if workload_id.startswith(CREDIT):
             entry["credit"] = _credit(sources.database, connection, workload_id.removeprefix(CREDIT))
         else:
@@ -126,8 +126,8 @@ def _explained(sources: Sources, connection: Connection, events: Iterable[Told])
                 hours[cluster, at] = _evidence(sources, cluster, ms_of(at))
             entry |= hours[cluster, at].of(workload_id, gpu_model, tenant_id, usage_type) or {"part": None}
             entry["part_is_what_is_booked"] = _same(entry["part"], booked)
-        told.append(entry)
-    return told
+        explained.append(entry)
+    return explained
 
 
 def _evidence(sources: Sources, cluster: str, hour_ms: int) -> HourEvidence:
@@ -135,9 +135,9 @@ def _evidence(sources: Sources, cluster: str, hour_ms: int) -> HourEvidence:
     return HourEvidence(hour_ms, tables, sources.config, sources.now_ms)
 
 
-def _booked(revisions: Sequence[Told]) -> Told:
+def _booked(revisions: Sequence[Explanation]) -> Explanation:
     """A key's revisions, and what they sum to."""
-    shown: list[Told] = []
+    shown: list[Explanation] = []
     units: dict[str, Decimal] = {}
     amount: dict[str, Decimal] = {}
     for row in revisions:
@@ -169,7 +169,7 @@ def _booked(revisions: Sequence[Told]) -> Told:
     }
 
 
-def _same(part: Told | None, booked: Told) -> bool:
+def _same(part: Explanation | None, booked: Explanation) -> bool:
     """Whether the hour's result in the lake is the sum of what is booked (A32)."""
     here = part or {}
     units = {name: Decimal(here.get(name) or 0) for name in PARTS}
@@ -179,7 +179,7 @@ def _same(part: Told | None, booked: Told) -> bool:
     return units == sums and amounts == own
 
 
-def _credit(database: Database, connection: Connection, credit_id: str) -> Told | None:
+def _credit(database: Database, connection: Connection, credit_id: str) -> Explanation | None:
     """The decision behind a credit."""
     found = database.query(
         "SELECT to_jsonb(c)::text AS credit FROM eai.credit_proposals c WHERE id::text = %s",
@@ -192,15 +192,15 @@ def _credit(database: Database, connection: Connection, credit_id: str) -> Told 
 # For a person
 
 
-def tree_text(told: Mapping[str, Any]) -> str:
+def tree_text(explanation: Mapping[str, Any]) -> str:
     """The explanation as a tree, from the event down to the readings."""
     console = Console(file=StringIO(), width=WIDTH, color_system=None)
-    for entry in told["explained"]:
+    for entry in explanation["explained"]:
         console.print(_tree(entry))
     return str(console.file.getvalue())  # type: ignore[attr-defined]
 
 
-def _tree(entry: Told) -> Tree:
+def _tree(entry: Explanation) -> Tree:
     key, booked = entry["key"], entry["booked"]
     amounts = ", ".join(f"{amount} {currency}" for currency, amount in booked["amounts"].items()) or "unpriced"
     on = f" on {key['gpu_model']}" if key["gpu_model"] else ""
@@ -223,7 +223,7 @@ def _tree(entry: Told) -> Tree:
     return tree
 
 
-def _add_result(tree: Tree, entry: Told) -> None:
+def _add_result(tree: Tree, entry: Explanation) -> None:
     split, cost, usage = entry["split"], entry["cost"], entry["usage"]
     at = tree.add(_line(f"split: {split['says']} ({split['rule']})"))
     for weight in split["weights"]:

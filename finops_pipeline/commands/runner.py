@@ -1,4 +1,4 @@
-"""Running hours and months in this process, through the Dagster assets, and telling how it went.
+"""Running hours and months in this process, through the Dagster assets, and reporting how it went.
 
 The same assets, instance and events as the UI's; only the executor is this process, which saves the daemon.
 What belongs here: launching and summing up. What does not: arguments and printing (`cli`).
@@ -188,7 +188,7 @@ def _run(
 
 
 def _failure(result: dg.ExecuteInProcessResult) -> BaseException:
-    """The error of the step that failed: what a user can mend as one line, a defect with its traceback."""
+    """The error of the step that failed: what a user can fix as one line, a defect with its traceback."""
     for event in result.all_events:
         failure = event.step_failure_data if event.is_step_failure else None
         if failure is not None and failure.error_source == ErrorSource.INTERRUPT:

@@ -240,7 +240,7 @@ def _status_line(days: Sequence[Mapping[str, Any]]) -> tuple[object, ...]:
 
 
 def policies_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Policies, the columns that tell them apart."""
+    """Policies, the columns that distinguish them."""
     if not rows:
         return "there are no policies: finops policies add FILE\n"
     return table_text(
@@ -390,7 +390,7 @@ def _estimated(site: Site) -> list[dict[str, Any]]:
 
 
 def sql_session(settings: Settings, query: str | None, *, as_json: bool) -> None:
-    """Answer a query, or those of stdin as they come; UsageError for one that fails, unless somebody can mend it."""
+    """Answer a query, or those of stdin as they come; UsageError for one that fails, unless somebody can fix it."""
     import duckdb
 
     from finops_pipeline.resources.lake.lake import Lake

@@ -167,15 +167,15 @@ def _schema(probe: DatabaseProbe, revision: str | None, version: int) -> Iterabl
     login, roles = probe.login(), probe.roles(version)
     owner = roles.get(OWNER)
     able = (owner.reachable if owner else login.may_create_roles) and login.may_create_schema
-    told = "eai is not installed" if revision is None else f"eai is at version {revision}, older than {migrations.HEAD}"
+    seen = "eai is not installed" if revision is None else f"eai is at version {revision}, older than {migrations.HEAD}"
     if able:
-        yield Remark(Level.WARN, "schema", f"{told}: the next run does it", "finops run, with this login")
+        yield Remark(Level.WARN, "schema", f"{seen}: the next run does it", "finops run, with this login")
         return
     missing = [name for name in ROLES if name not in roles]
     yield Remark(
         Level.FAIL,
         "schema",
-        f"{told}, and {login.name} may not do it"
+        f"{seen}, and {login.name} may not do it"
         + (f" (no role {', '.join(missing)})" if missing else "")
         + ("" if login.may_create_schema else " (no CREATE on the database)"),
         f"an administrator runs contracts/migrations/roles.sql once, then: GRANT {OWNER}, {PIPELINE} TO {login.name};"

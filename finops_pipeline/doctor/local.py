@@ -47,8 +47,8 @@ def needed(settings: Settings, wrong: set[str]) -> list[Remark]:
     """What a live run cannot do without; `wrong` are variables that have a remark of their own."""
     remarks = []
     if settings.prometheus_urls:
-        told = ", ".join(f"{cluster} ({url})" for cluster, url in settings.prometheus_urls.items())
-        remarks.append(Remark(Level.OK, "clusters", f"{told}; rows without a cluster belong to the first"))
+        seen = ", ".join(f"{cluster} ({url})" for cluster, url in settings.prometheus_urls.items())
+        remarks.append(Remark(Level.OK, "clusters", f"{seen}; rows without a cluster belong to the first"))
     elif "FINOPS_PROMETHEUS_URLS" not in wrong:
         remarks.append(
             Remark(

@@ -65,7 +65,7 @@ def suspects(database: Database, connection: Connection, cluster: str, first: in
 
 
 def findings_of(database: Database, connection: Connection, cluster: str, workload_id: str) -> pa.Table:
-    """FINDINGS of a workload that may tell of a credit, in their order."""
+    """FINDINGS of a workload that may lead to a credit, in their order."""
     return database.query(
         "SELECT cluster, hour, kind, subject, workload_id, tenant_id::text, first_at, last_at, seconds, detail"
         " FROM eai.findings WHERE cluster = %s AND workload_id = %s AND kind = ANY(%s) ORDER BY hour, first_at",
@@ -171,7 +171,7 @@ def credit_differences(
 ) -> list[dict[str, Any]]:
     """The events that bring the approved credits of these hours up to what is charged now (A32).
 
-    The caller holds the hours' locks. `allocated_of` tells a workload's allocated time afresh, where its events may
+    The caller holds the hours' locks. `allocated_of` gives a workload's present allocated time, where its events may
     have changed; without it the shares that were approved count. Nothing new is no event.
     """
     span = (at(min(hours)), at(max(hours) + HOUR_MS))

@@ -193,7 +193,7 @@ class PrometheusDoor:
         return sorted(series.metric["__name__"] for series in found)
 
     def _status(self, session: requests.Session, path: str, type_: type[Status]) -> tuple[Status, str | None, float]:
-        """What a status page tells, its `Date` and our time in the middle of the request; nothing where it does not."""
+        """What a status page reports, its `Date` and our time in the middle of the request; nothing where it does not."""
         before = time()
         try:
             with self._get(session, path, {}) as response:

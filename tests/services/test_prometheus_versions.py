@@ -2,7 +2,7 @@
 
 Every server found here is tested and none is skipped: the `prometheus` on the PATH always, more of them where
 `TEST_PROMETHEUS_PROGRAMS` names them, and VictoriaMetrics where it is installed (`victoria_server`). The report's head
-names it.
+names them.
 """
 
 from __future__ import annotations

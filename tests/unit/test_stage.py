@@ -27,7 +27,7 @@ def run(work: Any, *, retries: int = 0, clock: int = NOON) -> tuple[dg.ExecuteIn
         source = LiveSource({"a": None, "b": None}, Database("postgresql://nowhere/x"), lambda: clock)  # type: ignore[dict-item]
         watch = Watch(lambda stage, hour: seen.append((stage, hour)), retries)
         with stage_of(context, source, watch) as stage:
-            assert list(stage.each(work, told=lambda result: f"{result} made")) == [1, 1, 1, 1]
+            assert list(stage.each(work, line=lambda result: f"{result} made")) == [1, 1, 1, 1]
 
     with dg.DagsterInstance.ephemeral() as instance:
         result = dg.materialize([probe], instance=instance, tags=SPAN, raise_on_error=False)

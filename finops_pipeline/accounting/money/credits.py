@@ -50,7 +50,7 @@ class Lost:
     begin: int
     end: int
     findings: tuple[Mapping[str, Any], ...] = field(compare=False)
-    """kind, hour and detail of what tells so"""
+    """kind, hour and detail of the findings that show it"""
 
 
 @dataclass(frozen=True)

@@ -34,11 +34,11 @@ def check_scrapes(seen: Seen) -> Iterable[Remark]:
         )
         return
     slow = max(intervals) > MAX_SCRAPE_SECONDS
-    told = ", ".join(f"{seconds} s ({counted(count, 'device')})" for seconds, count in sorted(intervals.items()))
+    seen_text = ", ".join(f"{seconds} s ({counted(count, 'device')})" for seconds, count in sorted(intervals.items()))
     yield Remark(
         Level.WARN if slow else Level.OK,
         "scrape interval",
-        told + (f": above {MAX_SCRAPE_SECONDS} s every distance is a gap (A11)" if slow else ""),
+        seen_text + (f": above {MAX_SCRAPE_SECONDS} s every distance is a gap (A11)" if slow else ""),
         "set scrape_interval of the job to 60 s or less" if slow else "",
     )
     yield from _holes(seen)
@@ -96,11 +96,11 @@ def check_duplicates(seen: Seen) -> Iterable[Remark]:
         return
     replica = next((name for name in differing if _REPLICA.search(name)), None)
     name = replica or ("job" if "job" in differing else min(differing, key=lambda n: (-differing[n], n)))
-    told = f"{name} = {listed(sorted(values[name] - {''}))}"
+    seen_text = f"{name} = {listed(sorted(values[name] - {''}))}"
     yield Remark(
         Level.WARN,
         "duplicates",
-        f"{counted(len(devices), 'device')} stored twice or more, distinguished by {told}: the highest value at an instant counts"
+        f"{counted(len(devices), 'device')} stored twice or more, distinguished by {seen_text}: the highest value at an instant counts"
         " (A7)",
         "behind Thanos set FINOPS_PROMETHEUS_THANOS=true, which asks it to deduplicate; else leave it"
         if replica
