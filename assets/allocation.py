@@ -14,7 +14,7 @@ from finops_pipeline.accounting.money.policies import PolicyBook
 from finops_pipeline.accounting.money.quotas import tenant_hours
 from finops_pipeline.assets.hours import HOURS, SINGLE_RUN, span_text, stage_of
 from finops_pipeline.resources.failpoints import reached
-from finops_pipeline.resources.lake.lake import Lake
+from finops_pipeline.resources.lake.store import Lake
 from finops_pipeline.resources.postgres.client import Database
 from finops_pipeline.resources.site import Watch
 from finops_pipeline.resources.source import Source

@@ -21,7 +21,7 @@ from finops_pipeline.assets.hours import HOURS, SINGLE_RUN, span_text, stage_of
 from finops_pipeline.errors import FinopsError
 from finops_pipeline.resources.credits import propose
 from finops_pipeline.resources.failpoints import reached
-from finops_pipeline.resources.lake.lake import Lake
+from finops_pipeline.resources.lake.store import Lake
 from finops_pipeline.resources.postgres.client import Database
 from finops_pipeline.resources.postgres.copy import Connection
 from finops_pipeline.resources.postgres.credits import credit_differences

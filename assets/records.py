@@ -19,7 +19,7 @@ from finops_pipeline.accounting.records import events_of_hour, tokens_of_hour, w
 from finops_pipeline.accounting.telemetry.summaries import SEPARATOR
 from finops_pipeline.assets.hours import HOURS, SINGLE_RUN, span_text, stage_of
 from finops_pipeline.resources.failpoints import reached
-from finops_pipeline.resources.lake.lake import Lake
+from finops_pipeline.resources.lake.store import Lake
 from finops_pipeline.resources.postgres.client import Database
 from finops_pipeline.resources.site import Watch
 from finops_pipeline.resources.source import Source

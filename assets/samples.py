@@ -16,8 +16,8 @@ from finops_pipeline.accounting.exact import instant_of
 from finops_pipeline.accounting.hour import HourHoldings, HourSamples, sample_hour
 from finops_pipeline.assets.hours import HOURS, SINGLE_RUN, abreast, span_text, stage_of
 from finops_pipeline.resources.failpoints import reached
-from finops_pipeline.resources.lake.lake import Lake
 from finops_pipeline.resources.lake.readings import Summaries
+from finops_pipeline.resources.lake.store import Lake
 from finops_pipeline.resources.postgres.client import Database, attributed
 from finops_pipeline.resources.postgres.sample_runs import sample_runs
 from finops_pipeline.resources.site import Watch

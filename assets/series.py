@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from finops_pipeline.accounting.config import REACH_HOURS, AccountingConfig
 from finops_pipeline.accounting.exact import HOUR_MS
 from finops_pipeline.assets.hours import HOURS, SINGLE_RUN, span_text, stage_of
-from finops_pipeline.resources.lake.lake import Lake
 from finops_pipeline.resources.lake.readings import drop_readings, write_readings, write_summary
+from finops_pipeline.resources.lake.store import Lake
 from finops_pipeline.resources.series import window
 from finops_pipeline.resources.site import Watch
 from finops_pipeline.resources.source import Source

@@ -15,7 +15,7 @@ from finops_pipeline.accounting.usage.workload_hours import HourUsage
 from finops_pipeline.assets.hours import HOURS, SINGLE_RUN, gpu_hours, span_text, stage_of
 from finops_pipeline.assets.samples import stored
 from finops_pipeline.resources.failpoints import reached
-from finops_pipeline.resources.lake.lake import Lake
+from finops_pipeline.resources.lake.store import Lake
 from finops_pipeline.resources.postgres.client import Database, attributed
 from finops_pipeline.resources.site import Watch
 from finops_pipeline.resources.source import Source

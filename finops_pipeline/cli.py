@@ -570,9 +570,13 @@ def dev(port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the UI
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     os.environ["PYTHONSAFEPATH"] = "1"  # a file of the current folder must not stand in for a module of Dagster
     program = str(Path(sys.executable).with_name("dagster"))
-    os.execv(  # noqa: S606
-        program, [program, "dev", "-m", "finops_pipeline.definitions", "-h", "127.0.0.1", "-p", str(port)]
-    )
+    ours = (
+        "-m",
+        "finops_pipeline.definitions",
+        "-d",
+        os.environ["DAGSTER_HOME"],
+    )  # Dagster looks for modules there first
+    os.execv(program, [program, "dev", *ours, "-h", "127.0.0.1", "-p", str(port)])  # noqa: S606
 
 
 def _decide(credit_id: str, reason: str, by: str | None, json_output: bool, *, approve: bool) -> None:

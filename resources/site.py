@@ -15,7 +15,7 @@ from finops_pipeline.accounting.config import AccountingConfig
 from finops_pipeline.errors import UsageError
 from finops_pipeline.resources.bundle.files import NOBODY, Bundle
 from finops_pipeline.resources.clickhouse.client import Replica
-from finops_pipeline.resources.lake.lake import Lake
+from finops_pipeline.resources.lake.store import Lake
 from finops_pipeline.resources.postgres.client import Database
 from finops_pipeline.resources.postgres.database import open_database
 from finops_pipeline.resources.prometheus.client import PrometheusDoor

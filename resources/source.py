@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from finops_pipeline.accounting.exact import HOUR_MS, instant_of, ms_of
 from finops_pipeline.resources.bundle.files import Bundle
-from finops_pipeline.resources.lake.lake import Lake
+from finops_pipeline.resources.lake.store import Lake
 from finops_pipeline.resources.postgres.client import Database
 from finops_pipeline.resources.series import window
 

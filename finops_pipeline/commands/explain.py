@@ -26,7 +26,7 @@ from finops_pipeline.accounting.config import AccountingConfig
 from finops_pipeline.accounting.exact import hour_text, ms_of
 from finops_pipeline.errors import UsageError
 from finops_pipeline.resources.bundle.files import NOBODY, Bundle
-from finops_pipeline.resources.lake.lake import Lake
+from finops_pipeline.resources.lake.store import Lake
 from finops_pipeline.resources.postgres.client import Database
 from finops_pipeline.resources.postgres.copy import Connection
 from finops_pipeline.resources.postgres.database import open_database

@@ -393,7 +393,7 @@ def sql_session(settings: Settings, query: str | None, *, as_json: bool) -> None
     """Answer a query, or those of stdin as they come; UsageError for one that fails, unless somebody can fix it."""
     import duckdb
 
-    from finops_pipeline.resources.lake.lake import Lake
+    from finops_pipeline.resources.lake.store import Lake
 
     connection = Lake(settings.lake_folder).connect()
     asking = query is None and sys.stdin.isatty()

@@ -20,7 +20,7 @@ from finops_pipeline.doctor.diagnosis import Level, Remark
 from finops_pipeline.doctor.report import age_text
 from finops_pipeline.errors import FinopsError, UsageError
 from finops_pipeline.resources.lake.bucket import Bucket
-from finops_pipeline.resources.lake.lake import Lake
+from finops_pipeline.resources.lake.store import Lake
 from finops_pipeline.settings import Settings, accounting_tables, load_settings, read_toml
 
 ROOM_BYTES: Final = 1 << 30

@@ -16,7 +16,7 @@ from finops_pipeline.accounting.exact import HOUR_MS
 from finops_pipeline.accounting.telemetry.readings import read_hour
 from finops_pipeline.accounting.telemetry.summaries import summarise
 from finops_pipeline.resources.failpoints import reached
-from finops_pipeline.resources.lake.lake import Lake
+from finops_pipeline.resources.lake.store import Lake
 
 READINGS = ("dcgm_series", "dcgm_summary")
 

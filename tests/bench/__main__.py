@@ -230,7 +230,7 @@ def _site(gpus: int, url: str, home: Path, series: Any = None, hours: int = 1) -
     from contextlib import ExitStack
 
     from finops_pipeline.accounting.config import AccountingConfig, CardLimit
-    from finops_pipeline.resources.lake.lake import Lake
+    from finops_pipeline.resources.lake.store import Lake
     from finops_pipeline.resources.postgres.database import open_database
     from finops_pipeline.resources.prometheus.client import PrometheusDoor
     from finops_pipeline.resources.site import Site

@@ -83,7 +83,7 @@ def book_an_hour(url: str, home: Path) -> float:
     from contextlib import ExitStack
 
     from finops_pipeline.accounting.config import AccountingConfig
-    from finops_pipeline.resources.lake.lake import Lake
+    from finops_pipeline.resources.lake.store import Lake
     from finops_pipeline.resources.postgres.client import Database
     from finops_pipeline.resources.site import Site
     from finops_pipeline.resources.source import LiveSource

@@ -23,7 +23,7 @@ from finops_pipeline.assets.events import book
 from finops_pipeline.commands.closing import Closing, Request, close_month
 from finops_pipeline.contracts import lake
 from finops_pipeline.resources.anchor import Anchor
-from finops_pipeline.resources.lake.lake import Lake
+from finops_pipeline.resources.lake.store import Lake
 from finops_pipeline.resources.postgres.client import Database, attributed
 from finops_pipeline.resources.postgres.published import month_bounds
 from finops_pipeline.resources.postgres.statements import publish_statement

@@ -54,15 +54,18 @@ class DagsterProcess(ABC):
     def arguments(self) -> Sequence[str]:
         """What follows `dagster` on its command line."""
 
+    def program(self) -> Sequence[str]:
+        """The whole command line."""
+        return [str(Path(sys.executable).with_name("dagster")), *self.arguments()]
+
     @abstractmethod
     def answers(self) -> bool:
         """Whether it is ready."""
 
     def __enter__(self) -> Self:
-        program = str(Path(sys.executable).with_name("dagster"))
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", AS_FROM_A_TERMINAL, program, *self.arguments()],
+                [sys.executable, "-c", AS_FROM_A_TERMINAL, *self.program()],
                 env={**os.environ, **self.settings, "DAGSTER_HOME": str(self.home), "DAGSTER_DISABLE_TELEMETRY": "1"},
                 cwd=self.home,
                 stdout=log,

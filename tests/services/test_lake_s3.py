@@ -34,7 +34,7 @@ from finops_pipeline.contracts.lake import TABLES
 from finops_pipeline.errors import FinopsError, SourceError, UsageError
 from finops_pipeline.resources.failpoints import VARIABLE
 from finops_pipeline.resources.lake import bucket as lake_bucket
-from finops_pipeline.resources.lake.lake import Lake
+from finops_pipeline.resources.lake.store import Lake
 from finops_pipeline.resources.postgres.client import Database
 from finops_pipeline.resources.site import Watch
 from tests.databases import Databases
@@ -156,7 +156,7 @@ def test_a_writer_killed_in_its_upload_leaves_the_old_hour(table: str, text: str
     store.fault("PUT", text, "hang")
     script = textwrap.dedent(
         f"""
-        from finops_pipeline.resources.lake.lake import Lake
+        from finops_pipeline.resources.lake.store import Lake
         from tests.services import test_lake_s3 as tests
         rows = tests.fleet() if {table!r} == "fleet_hours" else tests.big_series()
         Lake({lake.where!r}).write({table!r}, "dc1", {H10}, rows)

@@ -18,7 +18,7 @@ from finops_pipeline.accounting.exact import HOUR_MS
 from finops_pipeline.contracts.lake import TABLES
 from finops_pipeline.errors import FinopsError
 from finops_pipeline.resources.lake.folder import LEFTOVER_SECONDS
-from finops_pipeline.resources.lake.lake import Lake
+from finops_pipeline.resources.lake.store import Lake
 from tests.services.s3_server import S3Server
 
 H10 = 1_790_848_800_000  # 2026-10-01T10:00:00Z
@@ -183,7 +183,7 @@ def test_a_writer_killed_in_the_middle_leaves_the_old_hour(in_folder: Lake, fold
         import os, signal
         from pathlib import Path
         from tests_lake_rows import rows
-        from finops_pipeline.resources.lake.lake import Lake
+        from finops_pipeline.resources.lake.store import Lake
         Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         Lake({lake.where!r}).write("fleet_hours", "dc1", {H10}, rows)
         """

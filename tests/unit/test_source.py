@@ -11,7 +11,7 @@ import pytest
 from finops_pipeline.accounting.exact import HOUR_MS, ms_of
 from finops_pipeline.contracts.lake import DCGM_SERIES, TABLES
 from finops_pipeline.resources.bundle.files import Bundle
-from finops_pipeline.resources.lake.lake import Lake
+from finops_pipeline.resources.lake.store import Lake
 from finops_pipeline.resources.postgres.client import Database
 from finops_pipeline.resources.source import BundleSource, LiveSource, Source, clock_of
 from tests.doors import FileDoor

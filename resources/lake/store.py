@@ -2,7 +2,7 @@
 
 What belongs here: validation against `contracts.lake.TABLES`, reading one hour fast, and a DuckDB connection with a
 view per table. What does not: what a table means, which hours there should be, and how files are kept
-(`resources.lake_folder`, `resources.lake_bucket`).
+(`folder`, `bucket`).
 """
 
 from __future__ import annotations
