@@ -41,12 +41,22 @@ def installed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     """A fresh environment with the wheel, what it depends on, and foreign packages of the names of our folders."""
     folder = tmp_path_factory.mktemp("wheel")
     uv = Path(sys.executable).with_name("uv")
-    build = [uv, "build", "--wheel", "--no-build-isolation", "--offline", "-q", "--out-dir", folder, repository]
+    build: list[str | Path] = [
+        uv,
+        "build",
+        "--wheel",
+        "--no-build-isolation",
+        "--offline",
+        "-q",
+        "--out-dir",
+        folder,
+        repository,
+    ]
     subprocess.run(build, check=True, env={"PATH": str(uv.parent), "HOME": str(folder)})
     venv.create(folder / "venv")
     python = folder / "venv" / "bin" / "python"
     (wheel,) = folder.glob("*.whl")
-    install = [uv, "pip", "install", "--offline", "--no-deps", "-q", "--python", python, wheel]
+    install: list[str | Path] = [uv, "pip", "install", "--offline", "--no-deps", "-q", "--python", python, wheel]
     subprocess.run(install, check=True, env={"PATH": str(uv.parent), "HOME": str(folder)})
     (site,) = (folder / "venv" / "lib").glob("python*/site-packages")
     ours = next(path for path in sys.path if path.endswith("site-packages"))
