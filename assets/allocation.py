@@ -8,7 +8,7 @@ import dagster as dg
 import pyarrow as pa
 
 from finops_pipeline.accounting.config import AccountingConfig
-from finops_pipeline.accounting.exact import AccountingError, instant_of
+from finops_pipeline.accounting.exact import AccountingError, instant_of, plain
 from finops_pipeline.accounting.money.allocation import allocate
 from finops_pipeline.accounting.money.policies import PolicyBook
 from finops_pipeline.accounting.money.quotas import tenant_hours
@@ -75,7 +75,7 @@ def gpu_cost_allocation(
             "hours": span_text(stage.hours),
             "rows": rows,
             "unpriced_rows": unpriced,
-            **{f"cost_{currency}": str(amount) for currency, amount in sorted(cost.items())},
+            **{f"cost_{currency}": plain(amount) for currency, amount in sorted(cost.items())},
         },
         check_results=[
             dg.AssetCheckResult(passed=True, check_name=CHECK),

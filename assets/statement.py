@@ -5,7 +5,7 @@ from typing import Any
 
 import dagster as dg
 
-from finops_pipeline.accounting.exact import instant_of
+from finops_pipeline.accounting.exact import instant_of, plain
 from finops_pipeline.assets.hours import MONTHS, failing_clearly
 from finops_pipeline.resources.postgres.balance import Proof, trial_balance
 from finops_pipeline.resources.postgres.client import Database
@@ -93,6 +93,6 @@ def _shown(wrong: list[Proof]) -> dict[str, Any]:
     for number, proof in enumerate(wrong[:5], 1):
         shown[f"{number}"] = (
             f"{proof.proof}, {proof.tenant_id or 'all tenants'}, {proof.currency or 'unpriced'}, {proof.measure}: "
-            f"{proof.left:f} against {proof.right:f}{f': {proof.fault}' if proof.fault else ''}"
+            f"{plain(proof.left)} against {plain(proof.right)}{f': {proof.fault}' if proof.fault else ''}"
         )
     return shown

@@ -349,7 +349,7 @@ def list_findings(
     json_output: Json = False,
 ) -> None:
     """What a person should look at: idle, lost and doubtful capacity; by default of the last 24 published hours."""
-    from finops_pipeline.commands.oversight import findings, findings_text
+    from finops_pipeline.commands.findings import findings, findings_text
     from finops_pipeline.resources.postgres.database import open_database
 
     first, past = (_hour(option, text) if text else None for option, text in (("--from", from_), ("--to", to)))
@@ -364,7 +364,7 @@ def list_credits(
     json_output: Json = False,
 ) -> None:
     """All proposed credits, what was decided, and what was given back."""
-    from finops_pipeline.commands.oversight import credits_json, credits_text
+    from finops_pipeline.commands.credits import credits_json, credits_text
     from finops_pipeline.resources.credits import listed
     from finops_pipeline.resources.postgres.database import open_database
 
@@ -394,13 +394,14 @@ def tenant_usage(
     json_output: Json = False,
 ) -> None:
     """GPU-hours that each tenant was given, by UTC day or month and class, and how much of its quotas that is."""
-    from finops_pipeline.commands.oversight import plain, usage, usage_text
+    from finops_pipeline.commands.show import json_row
+    from finops_pipeline.commands.usage import usage, usage_text
     from finops_pipeline.resources.postgres.database import open_database
 
     first, past = (_hour(option, text).date() if text else None for option, text in (("--from", from_), ("--to", to)))
     with open_database(_settings()) as database:
         rows = usage(database, by, None if tenant is None else str(tenant), first, past)
-    _print([plain(row) for row in rows], usage_text(rows), json_output)
+    _print([json_row(row) for row in rows], usage_text(rows), json_output)
 
 
 @quotas_app.command("set", short_help="Set how many GPU-hours a tenant may be given.")
@@ -412,24 +413,26 @@ def set_tenant_quota(
     json_output: Json = False,
 ) -> None:
     """Set how many GPU-hours a tenant may be given; whoever places workloads enforces it."""
-    from finops_pipeline.commands.oversight import plain, quotas, quotas_text, set_quota
+    from finops_pipeline.commands.quotas import quotas, quotas_text, set_quota
+    from finops_pipeline.commands.show import json_row
     from finops_pipeline.resources.postgres.database import open_database
 
     with open_database(_settings()) as database:
         set_quota(database, str(tenant), placed_class, period, None if hours == "none" else _decimal(hours))
         rows = quotas(database)
-    _print([plain(row) for row in rows], quotas_text(rows), json_output)
+    _print([json_row(row) for row in rows], quotas_text(rows), json_output)
 
 
 @quotas_app.command("list")
 def list_quotas(json_output: Json = False) -> None:
     """All quotas."""
-    from finops_pipeline.commands.oversight import plain, quotas, quotas_text
+    from finops_pipeline.commands.quotas import quotas, quotas_text
+    from finops_pipeline.commands.show import json_row
     from finops_pipeline.resources.postgres.database import open_database
 
     with open_database(_settings()) as database:
         rows = quotas(database)
-    _print([plain(row) for row in rows], quotas_text(rows), json_output)
+    _print([json_row(row) for row in rows], quotas_text(rows), json_output)
 
 
 @fairshare_app.callback(invoke_without_command=True)
@@ -441,7 +444,7 @@ def list_fair_shares(
     json_output: Json = False,
 ) -> None:
     """Who used less than its share, as Slurm's classic algorithm defines it: above 0.5 is less, below is more."""
-    from finops_pipeline.commands.oversight import fairshare, fairshare_json, fairshare_text
+    from finops_pipeline.commands.fair_share import fairshare, fairshare_json, fairshare_text
     from finops_pipeline.resources.postgres.database import open_database
 
     if context.invoked_subcommand is not None:
@@ -458,12 +461,14 @@ def set_fair_share(
     parent: Annotated[str | None, typer.Option(metavar="ACCOUNT", help="The account that it belongs to.")] = None,
 ) -> None:
     """Give an account or a tenant its shares."""
-    from finops_pipeline.commands.oversight import set_share
+    from finops_pipeline.accounting.exact import plain
+    from finops_pipeline.commands.fair_share import set_share
     from finops_pipeline.resources.postgres.database import open_database
 
+    given = _decimal(shares)
     with open_database(_settings()) as database:
-        set_share(database, node, parent, _decimal(shares))
-    typer.echo(f"{node} has {shares} shares{f' in {parent}' if parent else ''}")
+        set_share(database, node, parent, given)
+    typer.echo(f"{node} has {plain(given)} shares{f' in {parent}' if parent else ''}")
 
 
 @app.command("explain", short_help="Where an amount comes from, back to the raw readings.")
@@ -583,12 +588,13 @@ def _decide(credit_id: str, reason: str, by: str | None, json_output: bool, *, a
     import getpass
     from dataclasses import asdict
 
+    from finops_pipeline.accounting.exact import plain
     from finops_pipeline.resources.credits import decide
     from finops_pipeline.resources.postgres.database import open_database
 
     with open_database(_settings()) as database:
         made = decide(database, credit_id, approve=approve, reason=reason, decided_by=by or getpass.getuser())
-    text = f"{made.id} is {made.status}: {made.amount:f} {made.currency} given back, {made.booked} events booked now\n"
+    text = f"{made.id} is {made.status}: {plain(made.amount)} {made.currency} given back, {made.booked} events booked now\n"
     _print(asdict(made), text, json_output)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from uuid import UUID
 
 from finops_pipeline.accounting.config import AccountingConfig
-from finops_pipeline.accounting.exact import HOUR_MS, instant_of, ms_of
+from finops_pipeline.accounting.exact import HOUR_MS, instant_of, ms_of, plain
 from finops_pipeline.accounting.holding.lifecycle import running_intervals
 from finops_pipeline.accounting.money.credits import Allocated, hours_of, instant_text, lost_windows, proposals
 from finops_pipeline.errors import UsageError
@@ -111,7 +111,7 @@ def decide(
                 **{name: found[name] for name in ("cluster", "workload_id", "tenant_id", "deployment_id", "currency")},
                 "window_from": instant_text(ms_of(found["window_from"])),
                 "window_to": instant_text(ms_of(found["window_to"])),
-                "amount": f"{amount:f}",
+                "amount": plain(amount),
                 "reason": reason.strip(),
                 "decided_by": decided_by.strip(),
                 "event_ids": [event["event_id"] for event in events],

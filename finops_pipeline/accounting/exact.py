@@ -51,6 +51,11 @@ def decimal_of(units: int, places: int) -> Decimal:
     return _UNBOUNDED.scaleb(Decimal(units), -places)
 
 
+def plain(value: Decimal) -> str:
+    """A Decimal as everybody reads it: all its digits, never an exponent, as 10 and not 1E+1."""
+    return f"{value:f}"
+
+
 def units_of(value: Decimal, places: int) -> int:
     """`value x 10^places` as an integer; raises `AccountingError` if that is not a whole number."""
     scaled = _UNBOUNDED.scaleb(value, places)

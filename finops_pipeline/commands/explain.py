@@ -23,7 +23,7 @@ from rich.tree import Tree
 
 from finops_pipeline.accounting.audit.explanation import PARTS, TABLES, HourEvidence
 from finops_pipeline.accounting.config import AccountingConfig
-from finops_pipeline.accounting.exact import hour_text, ms_of
+from finops_pipeline.accounting.exact import hour_text, ms_of, plain
 from finops_pipeline.errors import UsageError
 from finops_pipeline.resources.bundle.files import NOBODY, Bundle
 from finops_pipeline.resources.lake.store import Lake
@@ -154,7 +154,7 @@ def _booked(revisions: Sequence[Explanation]) -> Explanation:
                 "corrects": event["corrects"],
                 "booked_at": f"{row['booked_at'].astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",
                 "deployment_id": event["deployment_id"],
-                "units": {name: f"{value:f}" for name, value in event["units"].items()},
+                "units": {name: plain(value) for name, value in event["units"].items()},
                 "cost": event["cost"],
                 "policy_id": event["allocation_policy_id"],
                 "estimated": event["estimated"],
@@ -164,8 +164,8 @@ def _booked(revisions: Sequence[Explanation]) -> Explanation:
         )
     return {
         "revisions": shown,
-        "units": {name: f"{value:f}" for name, value in units.items()},
-        "amounts": {currency: f"{value:f}" for currency, value in amount.items()},
+        "units": {name: plain(value) for name, value in units.items()},
+        "amounts": {currency: plain(value) for currency, value in amount.items()},
     }
 
 
@@ -186,7 +186,7 @@ def _credit(database: Database, connection: Connection, credit_id: str) -> Expla
         [credit_id],
         connection=connection,
     ).to_pylist()
-    return json.loads(found[0]["credit"]) if found else None
+    return json.loads(found[0]["credit"], parse_float=Decimal) if found else None
 
 
 # For a person
@@ -273,4 +273,10 @@ def _line(text: str) -> Text:
 
 
 def _pairs(row: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {_pairs(value) if isinstance(value, Mapping) else value}" for name, value in row.items())
+    return ", ".join(f"{name} {_value(value)}" for name, value in row.items())
+
+
+def _value(value: object) -> object:
+    if isinstance(value, Mapping):
+        return _pairs(value)
+    return plain(value) if isinstance(value, Decimal) else value

@@ -15,7 +15,7 @@ from tempfile import TemporaryFile
 
 import pyarrow as pa
 
-from finops_pipeline.accounting.exact import HOUR_MS, hour_text, ms_of
+from finops_pipeline.accounting.exact import HOUR_MS, hour_text, ms_of, plain
 from finops_pipeline.accounting.money.statement import statement_json
 from finops_pipeline.contracts.lake import FLEET_HOURS, GPU_COST_ALLOCATION, GPU_USAGE, QUARANTINE
 from finops_pipeline.errors import UsageError
@@ -84,7 +84,7 @@ def _text(value: object) -> str:
         return str(value).lower()
     if isinstance(value, datetime):
         return hour_text(ms_of(value))
-    return f"{value:f}" if isinstance(value, Decimal) else str(value)
+    return plain(value) if isinstance(value, Decimal) else str(value)
 
 
 def _once(rows: pa.Table) -> pa.Table:

@@ -27,7 +27,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from finops_pipeline.accounting.exact import hour_text
+from finops_pipeline.accounting.exact import hour_text, plain
 from finops_pipeline.accounting.money.statement import statement_json
 from finops_pipeline.errors import UsageError
 from finops_pipeline.settings import Settings
@@ -147,7 +147,19 @@ def _json_value(value: object) -> str:
     if isinstance(value, datetime):
         text = value.astimezone(UTC).isoformat(timespec="auto") if value.tzinfo else value.isoformat()
         return text.replace("+00:00", "Z")
-    return f"{value:f}" if isinstance(value, Decimal) else str(value)
+    return plain(value) if isinstance(value, Decimal) else str(value)
+
+
+def json_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row for a program: instants in RFC 3339 to the millisecond, exact numbers as text."""
+    return {
+        name: f"{value:%Y-%m-%dT%H:%M:%S}.{value.microsecond // 1000:03d}Z"
+        if isinstance(value, datetime)
+        else plain(value)
+        if isinstance(value, Decimal)
+        else value
+        for name, value in row.items()
+    }
 
 
 def table_text(
@@ -184,7 +196,7 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, datetime):
+    if isinstance(value, datetime | Decimal):
         return _json_value(value)
     return f"{value}"
 
@@ -268,8 +280,14 @@ def statement_csv(result: Mapping[str, Any]) -> str:
     writer.writerow(columns)
     for line in (*result["items"], *corrections):
         row = {"hour": None, **line, **line["allocated"], "estimated": str(line["estimated"]).lower()}
-        writer.writerow(["" if row[name] is None else row[name] for name in columns])
+        writer.writerow([_field(row[name]) for name in columns])
     return text.getvalue()
+
+
+def _field(value: object) -> object:
+    if value is None:
+        return ""
+    return plain(value) if isinstance(value, Decimal) else value
 
 
 def statement_table(result: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from finops_pipeline.accounting.arrays import texts
-from finops_pipeline.accounting.exact import decimal_of, hour_text, ms_of, units_of
+from finops_pipeline.accounting.exact import decimal_of, hour_text, ms_of, plain, units_of
 from finops_pipeline.accounting.money.allocation import PLACES
 from finops_pipeline.accounting.money.policies import minor_digits
 from finops_pipeline.accounting.money.statement import CORRECTIONS, UNITS, statement
@@ -123,7 +123,7 @@ def _line(row: dict[str, Any]) -> dict[str, Any]:
         line[name] = None if line[name] is None else decimal_of(units_of(line[name], PLACES[name]), PLACES[name])
     if line["amount"] is not None:
         digits = minor_digits(line["currency"])
-        line["amount"] = f"{decimal_of(units_of(line['amount'], digits), digits):f}"
+        line["amount"] = plain(decimal_of(units_of(line["amount"], digits), digits))
     if "hour" in line:
         line["hour"] = hour_text(ms_of(line["hour"]))
     return line
@@ -146,7 +146,9 @@ def of_tenant(result: dict[str, Any], tenant: str) -> dict[str, Any]:
     totals = [
         {
             "currency": currency,
-            "amount": None if currency is None else f"{sum(Decimal(i['allocated']['amount']) for i in members):f}",
+            "amount": None
+            if currency is None
+            else plain(sum((Decimal(i["allocated"]["amount"]) for i in members), Decimal(0))),
             **{name: _sum([item[name] for item in members]) for name in UNITS},
         }
         for currency, members in sorted(by_currency.items(), key=lambda entry: entry[0] or "")

@@ -26,8 +26,11 @@ from pydantic import SecretStr
 
 from finops_pipeline import cli
 from finops_pipeline.commands.audit import verify
-from finops_pipeline.commands.oversight import fairshare, quotas, set_quota, set_share, usage
+from finops_pipeline.commands.credits import credits_json, credits_text
+from finops_pipeline.commands.fair_share import fairshare, set_share
+from finops_pipeline.commands.quotas import quotas, set_quota
 from finops_pipeline.commands.runner import run_hours
+from finops_pipeline.commands.usage import usage
 from finops_pipeline.errors import UsageError
 from finops_pipeline.notifications import Posted, held_but_idle_sensor, post_new
 from finops_pipeline.resources.credits import decide, listed
@@ -206,7 +209,11 @@ def test_a_late_end_takes_charge_and_credit_away_together(site: Site, url: str, 
         assert booked(later, "credit:%") == 0
         compute(later)
         assert booked(later) == Decimal("0.826")
-        assert [row["status"] for row in listed(later.database)] == ["approved"]
+        (left,) = listed(later.database)
+        assert left["status"] == "approved"
+        assert "0.000000000" in credits_text([left])
+        assert "E-" not in credits_text([left])
+        assert credits_json([left])[0]["given_back"] == "0.000000000"
 
 
 def test_rejecting_books_nothing_and_is_not_proposed_again(site: Site) -> None:
@@ -341,11 +348,16 @@ def test_the_commands(
     assert "3 events booked now" in finops("credits", "approve", proposal["id"], "--reason", "dead", "--by", "ada")
     assert "0 events booked now" in finops("credits", "approve", proposal["id"], "--reason", "dead", "--by", "ada")
     assert finops("credits", "list", "--status", "proposed") == "no credit is proposed\n"
+    table = finops("quotas", "set", A, "1E+1")
+    assert (" 10\n" in table, "E+" in table) == (True, False)
+    assert json.loads(finops("quotas", "list", "--json"))[0]["gpu_hours"] == "10"
+    assert " 10  " in finops("usage")
+    finops("quotas", "set", A, "none")
     assert "2.5" in finops("quotas", "set", A, "2.5", "--period", "day", "--class", "H100")
     assert "100.0%" in finops("usage", "--by", "day")
     assert json.loads(finops("quotas", "list", "--json"))[0]["gpu_hours"] == "2.5"
     assert A in finops("fairshare")
-    assert finops("fairshare", "set", "lab", "2") == "lab has 2 shares\n"
+    assert finops("fairshare", "set", "lab", "2E+1") == "lab has 20 shares\n"
     assert [row["name"] for row in json.loads(finops("fairshare", "--json"))] == [A, "lab"]
 
 

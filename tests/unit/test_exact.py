@@ -19,6 +19,7 @@ from finops_pipeline.accounting.exact import (
     hour_text,
     largest_remainder,
     month_text,
+    plain,
     quantize,
     round_half_even,
     rows_of,
@@ -89,6 +90,20 @@ def test_digits_do_not_depend_on_the_decimal_context() -> None:
     with localcontext(prec=3):
         assert f"{quantize(10**30 + Fraction(1, 3), 9):f}" == "1000000000000000000000000000000.333333333"
         assert units_of(Decimal("123456789.123456"), 6) == 123456789123456
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [("1E+1", "10"), ("0E-9", "0.000000000"), ("1E-9", "0.000000001"), ("2.50", "2.50"), ("-1.2E+3", "-1200")],
+)
+def test_no_decimal_is_shown_with_an_exponent(value: str, text: str) -> None:
+    assert plain(Decimal(value)) == text
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False))
+def test_a_shown_decimal_is_the_same_number(value: Decimal) -> None:
+    assert Decimal(plain(value)) == value
+    assert "E" not in plain(value)
 
 
 def test_units_refuse_digits_that_they_cannot_hold() -> None:

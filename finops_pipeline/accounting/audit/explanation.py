@@ -23,7 +23,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from finops_pipeline.accounting.config import AccountingConfig
-from finops_pipeline.accounting.exact import HOUR_MS, decimal_of, hour_text, ms_of, quantize, round_half_even, rows_of
+from finops_pipeline.accounting.exact import (
+    HOUR_MS,
+    decimal_of,
+    hour_text,
+    ms_of,
+    plain,
+    quantize,
+    round_half_even,
+    rows_of,
+)
 from finops_pipeline.accounting.holding.deployments import pod_owners
 from finops_pipeline.accounting.holding.lifecycle import NANO, OPEN, Intervals, running_intervals
 from finops_pipeline.accounting.money.allocation import IDLE_PREFIX
@@ -120,7 +129,7 @@ class HourEvidence:
             first, last = max(begin, self.hour_ms), min(end, end if past is None else past)
             if name == deployment_id and last > first:
                 held = Fraction(size) * (last - first) / HOUR_MS
-                yield {"size_gb": f"{size:f}", **_span(first, last), "gb_hours": str(held)}
+                yield {"size_gb": plain(size), **_span(first, last), "gb_hours": str(held)}
 
     def _split(
         self, workload_id: str, gpu_model: str | None, deployment_id: str, row: Told, policy: Policy | None
@@ -186,7 +195,7 @@ class HourEvidence:
         if not any(seconds.values()):
             return _alone("A27", "idle_policy proportional, but nobody used anything", self.config.platform_tenant)
         weights = [
-            {"share_id": tenant_id, "weight": str(Fraction(used)), "gpu_seconds": f"{used:f}"}
+            {"share_id": tenant_id, "weight": str(Fraction(used)), "gpu_seconds": plain(used)}
             for tenant_id, used in sorted(seconds.items())
             if used
         ]
@@ -228,11 +237,11 @@ class HourEvidence:
             "policy": version,
             **told,
             "terms": [
-                {"name": name, "formula": formula, "value": f"{quantize(value, TERM_PLACES):f}"}
+                {"name": name, "formula": formula, "value": plain(quantize(value, TERM_PLACES))}
                 for name, (formula, value) in terms.items()
             ],
-            "sum": f"{quantize(whole, TERM_PLACES):f}",
-            "amount": f"{quantize(whole, 9):f}",
+            "sum": plain(quantize(whole, TERM_PLACES)),
+            "amount": plain(quantize(whole, 9)),
             "currency": policy.currency,
         }
 
@@ -275,7 +284,7 @@ class HourEvidence:
             if unseen and watts is not None:
                 energy = Fraction(watts) * unseen
                 told |= {
-                    "modelled_watts": f"{watts:f}",
+                    "modelled_watts": plain(watts),
                     "modelled_mj": round_half_even(energy.numerator, energy.denominator),
                 }
             yield told
@@ -381,7 +390,7 @@ def _texts(row: Mapping[str, Any], *names: str) -> Told:
     told: Told = {name: row[name] for name in names}
     for name, value in row.items():
         if isinstance(value, Decimal):
-            told[name] = f"{value:f}"
+            told[name] = plain(value)
         elif value is None and (name in PARTS or name == "amount"):
             told[name] = None
     for name in ("currency", "policy_id"):
@@ -400,7 +409,7 @@ def _instant(ms: int) -> str:
 
 
 def _seconds(ms: int) -> str:
-    return f"{decimal_of(ms, 3):f}"
+    return plain(decimal_of(ms, 3))
 
 
 def _device(uuid: str, instance: str) -> str:
