@@ -9,16 +9,15 @@ from dataclasses import dataclass
 import dagster as dg
 import pyarrow as pa
 
-from finops_pipeline.accounting.arrays import texts, whole
 from finops_pipeline.accounting.config import REACH_HOURS, AccountingConfig
 from finops_pipeline.accounting.exact import HOUR_MS, instant_of
 from finops_pipeline.accounting.holding.arrivals import first_arrivals
 from finops_pipeline.accounting.holding.lifecycle import running_intervals
 from finops_pipeline.accounting.money.tokens import clean_tokens
 from finops_pipeline.accounting.records import events_of_hour, tokens_of_hour, within
-from finops_pipeline.accounting.telemetry.summaries import SEPARATOR
 from finops_pipeline.assets.hours import HOURS, SINGLE_RUN, span_text, stage_of
 from finops_pipeline.resources.failpoints import reached
+from finops_pipeline.resources.lake.readings import labels_of
 from finops_pipeline.resources.lake.store import Lake
 from finops_pipeline.resources.postgres.client import Database
 from finops_pipeline.resources.site import Watch
@@ -69,7 +68,7 @@ class Reading:
         """Some hours of a run, from one look at the database."""
         now, read_at = self.source.now_ms(), self.ledger.clock()
         reach = range(hours[0] - REACH_HOURS * HOUR_MS, hours[-1] + (REACH_HOURS + 1) * HOUR_MS, HOUR_MS)
-        labels = {hour: self._labels(cluster, hour) for hour in reach}
+        labels = {hour: labels_of(self.lake, self.rules, cluster, hour) for hour in reach}
         known = frozenset[str]().union(*labels.values())
         read = self.source.records(cluster, hours, known, self.rules.billable_states)
         count = 0
@@ -96,11 +95,3 @@ class Reading:
             done(cluster, hour, f"{len(mine)} events, {len(rejected)} records set aside")
         self.ledger.note_read(cluster, [instant_of(hour) for hour in hours], read_at)
         return count
-
-    def _labels(self, cluster: str, hour: int) -> frozenset[str]:
-        """Every workload label of an hour, as far as it has landed."""
-        summary = self.lake.read("dcgm_summary", cluster, hour, ["run_labels"])
-        if summary is None:
-            return frozenset()
-        sets = texts(whole(summary["run_labels"]).flatten().unique())
-        return frozenset(label for joined in sets for label in joined.split(SEPARATOR))

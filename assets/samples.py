@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from finops_pipeline.accounting.arrays import texts
 from finops_pipeline.accounting.config import AccountingConfig
 from finops_pipeline.accounting.exact import instant_of
-from finops_pipeline.accounting.hour import HourHoldings, HourSamples, sample_hour
+from finops_pipeline.accounting.hour import HourHoldings, HourSamples, event_pods, sample_hour
+from finops_pipeline.accounting.telemetry.readings import NO_PODS
 from finops_pipeline.assets.hours import HOURS, SINGLE_RUN, abreast, span_text, stage_of
 from finops_pipeline.resources.failpoints import reached
 from finops_pipeline.resources.lake.readings import Summaries
@@ -96,7 +97,15 @@ class Sampling:
     def all(self, hours: Iterable[int]) -> Generator[HourSamples]:
         """Compute and store the hours of a run, in order."""
         around = Summaries(self.lake, self.rules, self.cluster)
-        return abreast(lambda known: self.of(*known), ((hour, around.of(hour)) for hour in hours))
+        return abreast(lambda known: self.of(*known), ((hour, around.of(hour, self._named(hour))) for hour in hours))
+
+    def _named(self, hour: int) -> frozenset[str]:
+        """Pods of the hour's events that are called like the exporter's own, which is rare (A8)."""
+        events = self.lake.read("workload_events", self.cluster, hour, ["pod"])
+        pattern = self.rules.labels.exporter_pattern
+        if events is None or not pc.any(pc.match_substring(events["pod"], pattern)).as_py():
+            return NO_PODS
+        return event_pods(self.lake.require("workload_events", self.cluster, hour), self.now_ms, self.rules)
 
     def of(self, hour: int, summaries: Mapping[int, pa.Table]) -> HourSamples:
         """Compute and store one hour's windows and holdings; `summaries` are those of the hours around it."""

@@ -53,10 +53,14 @@ DCGM_SUMMARY = pa.schema(
     [
         text("device", "uuid, or uuid/instance (A7)", False),
         text("config", "digest of the configuration that it was made with", False),
-        text("model", "platform's name of the model", False),
         text("node", "node (A8)", False),
-        column("slices", pa.int32(), "slices of the instance, or of the whole card (A19)", "1", False),
-        column("scrape_seconds", pa.int32(), "scrape interval in the hour (A11)", "s", False),
+        column("exporters", pa.list_(pa.string()), "pods that were taken for the exporter's own (A8)", "", False),
+        column("scrape_seconds", pa.int32(), "scrape interval; null where no target has 10 distances (A11)", "s"),
+        column("spacing_target", pa.list_(pa.string()), "scrape target: job and instance, joined by U+001F (A11)"),
+        column("spacing_seconds", pa.list_(pa.int32()), "distance of two consecutive instants of that target", "s"),
+        column("spacing_count", pa.list_(pa.int32()), "how often it was seen in the hour", "1"),
+        column("sparse_at", pa.list_(INSTANT), "all instants, where the scrape interval is null", "UTC, milliseconds"),
+        column("sparse_labels", pa.list_(pa.string()), "workload labels then, joined by U+001F"),
         instant("first_at", "first instant with a sample", False),
         instant("last_at", "last instant with a sample", False),
         text("first_labels", "workload labels then, joined by U+001F", False),
@@ -68,6 +72,15 @@ DCGM_SUMMARY = pa.schema(
     ]
     + [
         field
+        for name, doc in (("model", "modelName as read"), ("profile", "MIG profile as read"))
+        for field in (
+            column(f"{name}_text", pa.list_(pa.string()), f"{doc}, of each stretch of time that tells one (A7)"),
+            column(f"{name}_first", pa.list_(INSTANT), "first instant of each stretch", "UTC, milliseconds"),
+            column(f"{name}_last", pa.list_(INSTANT), "last instant of each stretch", "UTC, milliseconds"),
+        )
+    ]
+    + [
+        field
         for quantity, unit in (("utilization", "1e-12"), ("memory", "1e-6 KiB"), ("power", "1e-6 mW"), ("energy", "mJ"))
         for field in (
             instant(f"{quantity}_first_at", f"first valid reading of {quantity}"),
@@ -75,6 +88,18 @@ DCGM_SUMMARY = pa.schema(
             instant(f"{quantity}_last_at", f"last valid reading of {quantity}"),
             column(f"{quantity}_last_value", pa.int64(), "its value", unit),
         )
+    ]
+    + [
+        instant("energy_first_until", "last of the readings of the counter that equal the first without a break (A20)"),
+        instant("energy_last_since", "first of the readings of the counter that equal the last without a break (A20)"),
+        instant("drawn_first_at", "first reading of power above zero (A20)"),
+        instant("drawn_last_at", "last reading of power above zero (A20)"),
+        column("process_quantity", pa.list_(pa.int32()), "quantity of a process's own readings (A19)"),
+        column("process_label", pa.list_(pa.string()), "workload label of the process"),
+        column("process_first_at", pa.list_(INSTANT), "its first reading", "UTC, milliseconds"),
+        column("process_first_value", pa.list_(pa.int64()), "its value", "as the quantity's"),
+        column("process_last_at", pa.list_(INSTANT), "its last reading", "UTC, milliseconds"),
+        column("process_last_value", pa.list_(pa.int64()), "its value", "as the quantity's"),
     ],
     metadata={
         "grain": "what other hours need to know of one device in one hour (A12); power and energy are the board's"

@@ -345,16 +345,32 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
 
 
+HONOR_LABELS: Final = "honor_labels"
+"""The one setting of the accounting that is a key of the document, not a table."""
+
+
 def accounting_tables(raw: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The tables of accounting.md section 2 as arguments of `AccountingConfig`; only those that `raw` has.
 
     `raw` is a parsed TOML document (see `docs/configuration.md`); `where` names the file in errors.
     Keys that are no tables of the accounting are an error.
     """
+    raw = _with_honor_labels(raw, where)
     unknown = sorted(set(raw) - set(_TABLES))
     if unknown:
         raise UsageError(f"{where}: [{unknown[0]}] is not a table of the accounting: {', '.join(_TABLES)}")
     return {name: read(_Table(where, name, raw[name])) for name, read in _TABLES.items() if name in raw}
+
+
+def _with_honor_labels(raw: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """The key `honor_labels` of the document is one of its table `labels` (A8)."""
+    if HONOR_LABELS not in raw:
+        return raw
+    rest = {name: table for name, table in raw.items() if name != HONOR_LABELS}
+    labels = rest.get("labels", {})
+    if not isinstance(raw[HONOR_LABELS], bool) or HONOR_LABELS in labels:
+        raise UsageError(f"{where}: {HONOR_LABELS} = {raw[HONOR_LABELS]!r}: expected true or false, once")
+    return rest | {"labels": {**labels, HONOR_LABELS: raw[HONOR_LABELS]}}
 
 
 class _Table:
@@ -429,7 +445,7 @@ def _mig_slices(table: _Table) -> dict[str, int]:
     for key, value in table.entries():
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 64:
             raise table.wrong(key, value, "a whole number of slices, 1 to 64")
-    return dict(AccountingConfig(platform_tenant="").mig_slices) | table.raw
+    return dict(table.raw)
 
 
 def _metrics(table: _Table) -> dict[str, tuple[Quantity, int]]:
@@ -452,7 +468,11 @@ def _labels(table: _Table) -> LabelNames:
     for key, value in table.entries():
         if key not in known:
             raise table.wrong(key, value, f"one of {', '.join(known)}")
-        if isinstance(known[key], str):
+        if isinstance(known[key], bool):
+            if not isinstance(value, bool):
+                raise table.wrong(key, value, "true or false")
+            chosen[key] = value
+        elif isinstance(known[key], str):
             chosen[key] = table.text(key, value)
         elif key == "workload":
             chosen[key] = tuple(_names(table, key, group, 3) for group in value)

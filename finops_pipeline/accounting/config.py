@@ -8,17 +8,39 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import IntEnum
 from fractions import Fraction
+from functools import cached_property
 from typing import Final, TypeVar
 
 T = TypeVar("T")
 
 REACH_HOURS: Final = 24
 """Readings count this many hours before and after the hour (A12)."""
+USUAL_SLICES: Final = 7
+"""Slices of a MIG card that no table has (A19)."""
+CARD_SLICES: Final[Mapping[str, int]] = {
+    "A100": 7,
+    "A30": 4,
+    "A800": 7,
+    "B200": 7,
+    "B300": 7,
+    "GB200": 7,
+    "GB300": 7,
+    "GH200": 7,
+    "H100": 7,
+    "H200": 7,
+    "H800": 7,
+    "RTX PRO 4500 Blackwell": 2,
+    "RTX PRO 5000 Blackwell": 2,
+    "RTX PRO 6000 Blackwell": 4,
+}
+"""Slices of a card by words of its name, from the profiles of NVIDIA's MIG user guide
+(docs.nvidia.com/datacenter/tesla/mig-user-guide, "Supported MIG Profiles"); the RTX PRO 4500 from NVIDIA's reference of
+vGPU types for Blackwell (A19)."""
 FINE: Final = 1_000_000
 """A reading is held in millionths of its published integer unit, so that a mean is rounded once (A28)."""
 
@@ -73,8 +95,17 @@ class LabelNames:
         ("pod_namespace", "pod_name", "container_name"),
     )
     exporter_pattern: str = "dcgm-exporter"
-    """a group whose pod or container contains this is the exporter itself"""
-    exporter_container: str = "exporter"
+    """a group whose pod contains this is the exporter itself, unless a lifecycle event names that pod"""
+    honor_labels: bool = False
+    """the scrape job has honorLabels: only `namespace` and `pod` name the workload"""
+
+    def groups(self) -> tuple[tuple[str, str, str], ...]:
+        """The groups of labels that may name the workload, the first one first (A8)."""
+        return (("namespace", "pod", "container"),) if self.honor_labels else self.workload
+
+    def may_be_exporter(self, pod: str) -> bool:
+        """Whether a pod of this name is the exporter's own, if no lifecycle event names it (A8)."""
+        return self.exporter_pattern in pod
 
 
 @dataclass(frozen=True)
@@ -118,8 +149,8 @@ class AccountingConfig:
     card_limits: Mapping[str, CardLimit] = field(default_factory=dict)
     class_watts: Mapping[str, Decimal] = field(default_factory=dict)
     class_fraction: Mapping[str, Fraction] = field(default_factory=dict)
-    mig_slices: Mapping[str, int] = field(default_factory=lambda: {"A30": 4, "NVIDIA A30": 4})
-    """slices of a card; 7 unless listed (A19)"""
+    mig_slices: Mapping[str, int] = field(default_factory=dict)
+    """slices of cards that `CARD_SLICES` lacks or has otherwise (A19)"""
     metrics: Mapping[str, tuple[Quantity, int]] = field(default_factory=lambda: dict(DEFAULT_METRICS))
     labels: LabelNames = field(default_factory=LabelNames)
     billable_states: frozenset[str] = frozenset({"running"})
@@ -138,46 +169,104 @@ class AccountingConfig:
         """Windows of an hour."""
         return 3600 // self.window_seconds
 
-    @property
+    @cached_property
     def reading_digest(self) -> str:
-        """Changes with whatever turns series into readings and windows: names, limits, window length (A7-A11)."""
+        """Changes with whatever turns series into readings and summaries: names, limits, window length (A7-A11)."""
         parts = [
             self.window_seconds,
             sorted(self.models.items()),
             sorted((model, str(limit.power_w), str(limit.memory_gb)) for model, limit in self.card_limits.items()),
-            sorted(self.mig_slices.items()),
             sorted((metric, int(quantity), factor) for metric, (quantity, factor) in self.metrics.items()),
             self.labels,
         ]
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
-    def platform_model(self, model: str) -> str:
-        return self.models.get(model, model)
+    def listed_model(self, name: str) -> str | None:
+        """The platform's name of a model that `models` lists under any spelling of either name, else None."""
+        return self._listed.get(folded(name))
+
+    def platform_model(self, name: str) -> str:
+        """The name as in `models`, else the name itself."""
+        return self.listed_model(name) or name
+
+    def model_key(self, name: str) -> str:
+        """Equal for all spellings and both names of one model (section 2)."""
+        return folded(self.platform_model(name))
 
     def limit(self, model: str) -> CardLimit:
-        """The limits of a card, listed under DCGM's or the platform's name."""
-        return self._either(self.card_limits, model) or CardLimit()
+        """The limits of a card, under any of its model's names."""
+        return self._limits.get(self.model_key(model)) or CardLimit()
 
     def watts(self, name: str) -> Decimal | None:
         """Modelled watts of one unit of a class or model (A13 rung 5)."""
-        return self._either(self.class_watts, name)
+        return self._watts.get(self.model_key(name))
 
     def fraction(self, placed_class: str | None) -> Fraction:
         """GPUs that one unit of the class counts for (A4)."""
-        found = self._either(self.class_fraction, placed_class) if placed_class else None
-        return Fraction(1) if found is None else found
+        return self._fractions.get(self.model_key(placed_class), Fraction(1)) if placed_class else Fraction(1)
+
+    def known_slices(self, model: str) -> int | None:
+        """Slices of a card by `mig_slices`, else by `CARD_SLICES`; None where neither has it (A19)."""
+        key = self.model_key(model)
+        if key in self._slices:
+            return self._slices[key]
+        names = {model, *(name for pair in self.models.items() for name in pair if self.model_key(name) == key)}
+        tables = (self.mig_slices, CARD_SLICES)
+        return next((slices for table in tables for slices in _by_words(table, names)), None)
 
     def slices(self, model: str) -> int:
-        return self._either(self.mig_slices, model) or 7
+        """Slices of a card; 7 where no table has it (A19)."""
+        return self.known_slices(model) or USUAL_SLICES
 
-    def _either(self, table: Mapping[str, T], name: str) -> T | None:
-        """An entry under DCGM's name, the platform's name, or any DCGM name that maps to it."""
-        names = [name, self.platform_model(name)]
-        names += [dcgm for dcgm, platform in self.models.items() if platform == names[1]]
-        return next((table[known] for known in names if known in table), None)
+    @cached_property
+    def _listed(self) -> Mapping[str, str]:
+        either: dict[str, str] = {}
+        for dcgm, platform in sorted(self.models.items()):
+            either.setdefault(folded(dcgm), platform)
+            either.setdefault(folded(platform), platform)
+        return either
+
+    @cached_property
+    def _limits(self) -> Mapping[str, CardLimit]:
+        return self._by_model(self.card_limits)
+
+    @cached_property
+    def _watts(self) -> Mapping[str, Decimal]:
+        return self._by_model(self.class_watts)
+
+    @cached_property
+    def _fractions(self) -> Mapping[str, Fraction]:
+        return self._by_model(self.class_fraction)
+
+    @cached_property
+    def _slices(self) -> Mapping[str, int]:
+        return self._by_model(self.mig_slices)
+
+    def _by_model(self, table: Mapping[str, T]) -> Mapping[str, T]:
+        """A table by model; of several names of one model the smallest counts."""
+        return {self.model_key(name): table[name] for name in sorted(table, reverse=True)}
 
 
-def profile_slices(profile: str) -> int:
-    """Slices of a MIG profile: 3 of `3g.40gb` (A19); 1 where the exporter does not tell."""
-    match = re.match(r"(\d+)g", profile)
-    return int(match.group(1)) if match else 1
+def folded(name: str) -> str:
+    """Model names that differ only in case, blanks, `-` or `_` are one model (section 2)."""
+    return re.sub(r"[\s_-]", "", name).lower()
+
+
+def _by_words(table: Mapping[str, int], names: Iterable[str]) -> Iterator[int]:
+    """Entries whose words stand together in one of the names, those with the most words first."""
+    full = [f" {' '.join(_words(name))} " for name in names]
+    for listed in sorted(table, key=lambda name: (-len(_words(name)), name)):
+        if any(f" {' '.join(_words(listed))} " in name for name in full):
+            yield table[listed]
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", name.lower())
+
+
+def profile_slices(profile: str) -> int | None:
+    """Slices of a MIG profile, the number before `g`: 3 of `MIG 3g.40gb`, `1c.3g.40gb`, `3G.40GB`; None where there is
+    none (A19).
+    """
+    match = re.search(r"(\d+)g\b", profile, re.IGNORECASE)
+    return (int(match[1]) or None) if match else None

@@ -9,20 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
-from finops_pipeline.accounting.arrays import texts
+from finops_pipeline.accounting.arrays import ints, texts
 from finops_pipeline.accounting.config import REACH_HOURS, AccountingConfig
 from finops_pipeline.accounting.exact import HOUR_MS
 from finops_pipeline.accounting.findings.context import Scene
 from finops_pipeline.accounting.findings.search import findings_table
 from finops_pipeline.accounting.holding.deployments import pod_owners
 from finops_pipeline.accounting.holding.holders import hold
-from finops_pipeline.accounting.holding.lifecycle import running_intervals
+from finops_pipeline.accounting.holding.lifecycle import Intervals, running_intervals
 from finops_pipeline.accounting.holding.view import Instants
-from finops_pipeline.accounting.telemetry.readings import read_hour
-from finops_pipeline.accounting.telemetry.summaries import lay_together, summarise
-from finops_pipeline.accounting.telemetry.visibility import presence
+from finops_pipeline.accounting.telemetry.cards import Slices, slices_in_windows
+from finops_pipeline.accounting.telemetry.readings import like_exporters, read_hour
+from finops_pipeline.accounting.telemetry.summaries import Timeline, lay_together, summarise
+from finops_pipeline.accounting.telemetry.visibility import Presence, presence, visible_windows
 from finops_pipeline.accounting.usage.pieces import hour_pieces, places
 from finops_pipeline.accounting.usage.samples import samples_table
 from finops_pipeline.accounting.usage.shares import fleet_states, holdings_table, matches_table
@@ -51,6 +53,11 @@ class HourSamples(HourHoldings):
     findings: pa.Table
 
 
+def event_pods(events: pa.Table, now_ms: int, config: AccountingConfig) -> frozenset[str]:
+    """Pods (`namespace/pod`) that lifecycle events name and that are called like the exporter's own (A8)."""
+    return like_exporters(running_intervals(events, now_ms, config).known_labels, config)
+
+
 def sample_hour(
     cluster: str,
     start: int,
@@ -61,27 +68,28 @@ def sample_hour(
     config: AccountingConfig,
 ) -> HourSamples:
     """`series` (DCGM_SERIES) of the hour; `summaries` (DCGM_SUMMARY, by start) of the hours up to 24 h around it,
-    made with the same configuration; the hour's own may be among them.
+    made with the same configuration and the same `event_pods`; the hour's own may be among them.
 
     `records` are the platform's tables by name: workload_events, deployments, gpu_inventory.
     """
-    hour = read_hour(series, start, config)
+    intervals = running_intervals(records["workload_events"], now_ms, config)
+    hour = read_hour(series, start, config, like_exporters(intervals.known_labels, config))
     inventory = records["gpu_inventory"]
     listed = dict(zip(texts(inventory["gpu_uuid"]), texts(inventory["model"]), strict=True))
     around = summaries if start in summaries else {**summaries, start: summarise(hour, config)}
-    timeline = lay_together(start, around, listed, hour.sets, config)
+    timeline = lay_together(hour, around, listed, _spellings(intervals, inventory, start, config), config)
     device = places(hour.devices.key, timeline.devices.key)[hour.instant_device]
     instants = Instants(device, hour.instant_at, hour.instant_set)
     seen = presence(device, hour.instant_at, timeline, config)
-    intervals = running_intervals(records["workload_events"], now_ms, config)
+    slices = _slices(timeline, seen, inventory, config)
     holding = hold(timeline, instants, intervals, seen.replaced, config)
     found = hour_pieces(hour, timeline, seen, holding, inventory, config)
     owners = pod_owners(holding.pods, records["deployments"])
     matches = matches_table(holding, timeline)
-    scene = Scene(hour, timeline, holding, found, intervals, owners, config)
+    scene = Scene(hour, timeline, holding, found, slices, intervals, owners, config)
     return HourSamples(
         samples=samples_table(cluster, timeline, holding, found, owners, config),
-        holdings=holdings_table(hour, timeline, holding, found, config),
+        holdings=holdings_table(hour, timeline, holding, found, slices, config),
         matches=matches,
         states=fleet_states(timeline, holding, found, owners, config),
         rejected=hour.rejected,
@@ -96,6 +104,22 @@ def sample_hour(
         ),
         findings=findings_table(cluster, scene, records["workload_events"], records["deployments"], matches, series),
     )
+
+
+def _spellings(intervals: Intervals, inventory: pa.Table, start: int, config: AccountingConfig) -> frozenset[str]:
+    """What events that run in the hour, and inventory rows in force at the start of a window, call models (section 2)."""
+    running = intervals.running_in(start, start + HOUR_MS)
+    begin, end = ints(inventory["valid_from"]), ints(inventory["valid_to"], default=1 << 60)
+    window = -(-np.maximum(begin, start) // config.window_ms) * config.window_ms
+    listed = texts(inventory["model"])[window < np.minimum(end, start + HOUR_MS)]
+    return frozenset(name for name in (*running.placed_class.tolist(), *listed.tolist()) if name)
+
+
+def _slices(timeline: Timeline, seen: Presence, inventory: pa.Table, config: AccountingConfig) -> Slices:
+    """MIG slices in every window; the others of an instance are those that are visible apart from being held (A19)."""
+    nobody = np.zeros((len(timeline.devices), config.windows), dtype=bool)
+    apart = visible_windows(seen, timeline, nobody, inventory, config)
+    return slices_in_windows(timeline.profile, timeline.card, timeline.board, timeline.devices.instance == "", apart)
 
 
 def account_hour(

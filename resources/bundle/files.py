@@ -40,7 +40,7 @@ from finops_pipeline.contracts.lake import (
 from finops_pipeline.errors import UsageError
 from finops_pipeline.resources.bundle.openmetrics import read_series
 from finops_pipeline.resources.series import Column
-from finops_pipeline.settings import accounting_tables, read_toml
+from finops_pipeline.settings import HONOR_LABELS, accounting_tables, read_toml
 
 SETTINGS_FILE: Final = "bundle.toml"
 SERIES_FILES: Final = ("dcgm.om", "dcgm.om.gz", "dcgm.parquet")
@@ -231,7 +231,7 @@ class _Keys:
 def _refuse_unknown_keys(path: Path, tables: Mapping[str, Any]) -> None:
     """A key that is no table is an unknown key; unknown tables are refused by the accounting's own reader."""
     for key, value in tables.items():
-        if not isinstance(value, dict):
+        if not isinstance(value, dict) and key != HONOR_LABELS:
             raise UsageError(f"{path}: unknown key `{key}`: expected {', '.join(_KEYS)} or a table of the accounting")
 
 

@@ -46,6 +46,10 @@ read from outside is synced to the disk, for the source may not have it any more
 SET_ASIDE: Final = ("rejected_records", "rejected_readings")
 
 
+class EarlierFormatError(FinopsError):
+    """A file of the lake lacks columns that its table has by now."""
+
+
 class Lake:
     """The tables of `contracts.lake` under a local folder, or under `s3://bucket/prefix`.
 
@@ -86,6 +90,10 @@ class Lake:
                 f"lake: {self.where}/{path} cannot be read: {error}: compute the hour again to replace it"
             ) from error
         wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+        if not set(wanted.names) <= set(rows.column_names):
+            raise EarlierFormatError(
+                f"lake: {self.where}/{path} was written by an earlier version: compute the hour again to replace it"
+            )
         return rows.select(wanted.names).cast(wanted)
 
     def require(self, table: str, cluster: str, hour_ms: int) -> pa.Table:

@@ -49,6 +49,8 @@ CASES = (
     "23-profile-held-missing",
     "24-idle-policies-and-weights",
 )
+NEWER = ("26-mig-cut-anew-with-the-same-ids", "28-per-process-rows-at-60-s")
+"""The reference follows the rules' former text in these; `tests/cases` runs them through the pipeline."""
 SEEDS = st.integers(0, 2**31)
 
 
@@ -116,7 +118,7 @@ def test_reference_matches_idle_lines_of_case(cases: Path, name: str) -> None:
 
 
 def test_every_case_is_listed(cases: Path) -> None:
-    assert sorted(path.name for path in cases.iterdir() if path.is_dir()) == list(CASES)
+    assert sorted(path.name for path in cases.iterdir() if path.is_dir()) == sorted((*CASES, *NEWER))
 
 
 @given(SEEDS)

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from finops_pipeline.accounting.config import FINE, AccountingConfig, CardLimit, Quantity
+from finops_pipeline.accounting.config import FINE, AccountingConfig, CardLimit, Quantity, profile_slices
 from finops_pipeline.accounting.hour import account_hour, sample_hour
 from finops_pipeline.accounting.telemetry.readings import HourReadings, read_hour
 from finops_pipeline.contracts.lake import DEPLOYMENTS, GPU_INVENTORY, WORKLOAD_EVENTS
@@ -242,7 +242,12 @@ def told_rejections(hour: HourReadings) -> dict[tuple[str, str], str]:
 
 def told_devices(hour: HourReadings) -> dict[str, tuple[str, str, int]]:
     devices = hour.devices
-    facts = zip(devices.model.tolist(), devices.node.tolist(), devices.slices.tolist(), strict=True)
+    profiles = dict(zip(hour.profiles.device.tolist(), hour.profiles.text.tolist(), strict=True))
+    slices = [
+        profile_slices(profiles.get(device, "")) or 0 if instance else CONFIG.slices(model)
+        for device, (instance, model) in enumerate(zip(devices.instance.tolist(), devices.model.tolist(), strict=True))
+    ]
+    facts = zip(devices.model.tolist(), devices.node.tolist(), slices, strict=True)
     return dict(zip(devices.key.tolist(), facts, strict=True))
 
 

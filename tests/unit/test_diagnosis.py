@@ -211,10 +211,10 @@ def test_an_exporter_under_another_name(diagnose: Diagnose) -> None:
     renamed = {"nvidia-dcgm-exporter": "gpu-telemetry"}
     surely = the(diagnose(changed(EXPORTED, **renamed)), "exporter's pod", Level.FAIL)
     assert surely.seen.startswith("gpu-telemetry-9tq4x is the exporter's own pod and is not recognised")
-    assert tomllib.loads(toml_of(surely)) == {"labels": {"exporter_container": "gpu-telemetry"}}
+    assert tomllib.loads(toml_of(surely)) == {"labels": {"exporter_pattern": "gpu-telemetry"}}
     perhaps = diagnose(changed(HONORED, **{"nvidia-dcgm-exporter": "gpu-exporter"}))
     assert the(perhaps, "exporter's pod", Level.WARN).seen.startswith("gpu-exporter-9tq4x looks like")
-    config = replace(SETTLED, labels=replace(SETTLED.labels, exporter_container="gpu-telemetry"))
+    config = replace(SETTLED, labels=replace(SETTLED.labels, exporter_pattern="gpu-telemetry"))
     assert not about(diagnose(changed(EXPORTED, **renamed), config=config), "exporter's pod", Level.FAIL)
 
 

@@ -20,6 +20,7 @@ from finops_pipeline.accounting.holding.deployments import PodOwner
 from finops_pipeline.accounting.holding.holders import Holding
 from finops_pipeline.accounting.holding.lifecycle import Intervals
 from finops_pipeline.accounting.holding.view import NOBODY
+from finops_pipeline.accounting.telemetry.cards import Slices
 from finops_pipeline.accounting.telemetry.readings import HourReadings
 from finops_pipeline.accounting.telemetry.summaries import Timeline
 from finops_pipeline.accounting.telemetry.windows import Method
@@ -34,6 +35,7 @@ class Scene:
     timeline: Timeline
     holding: Holding
     found: HourPieces
+    slices: Slices
     intervals: Intervals
     """of all time, not only those of `holding`"""
     owners: Mapping[str, PodOwner | None]

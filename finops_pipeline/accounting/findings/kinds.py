@@ -68,6 +68,20 @@ class Kind(Enum):
         "windows in which both are measured. Seconds: of these windows."
     )
 
+    TWO_PODS = (
+        "Rows of a device name different pods in two groups of labels, neither the exporter's own (A8): a tenant may have "
+        "labelled its pod as somebody else's. `honor_labels = true` lets only `namespace` and `pod` count. Seconds: device "
+        "time of windows with such rows."
+    )
+    UNKNOWN_PROFILE = (
+        "An instance's MIG profile gives no number of slices (A19): it takes an equal part of what the other instances "
+        "leave of the card. Seconds: device time."
+    )
+    UNKNOWN_CARD = (
+        "A card runs as MIG, and no table has the number of its slices: 7 are assumed (A19); `[mig_slices]` sets it. "
+        "Seconds: device time of its instances."
+    )
+
     @property
     def code(self) -> str:
         return self.name.lower()

@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 import pyarrow as pa
 
-from finops_pipeline.accounting.arrays import Bools, Ints, changes, group_bounds, mapped, sorting
+from finops_pipeline.accounting.arrays import Bools, Ints, changes, group_bounds, sorting
 from finops_pipeline.accounting.exact import HOUR_MS, rows_of
 from finops_pipeline.accounting.findings.context import Scene, sums
 from finops_pipeline.accounting.findings.kinds import Finding, Kind
@@ -118,21 +118,27 @@ def _covered(scene: Scene) -> tuple[Ints, int]:
 
 
 def stranded_slices(scene: Scene) -> Iterator[Finding]:
-    """A row for each card and number of slices left over, over windows without a visible whole device of the card."""
-    devices, visible = scene.timeline.devices, scene.found.visible
-    parts = devices.instance != ""
-    used = _of_boards(scene, visible * np.where(parts, devices.slices, 0)[:, None])
-    whole = _of_boards(scene, visible & ~parts[:, None]) > 0
+    """A row for each card and number of slices left over, over windows without a visible whole device of the card.
+
+    An instance whose profile is not understood leaves nothing over.
+    """
+    parts = scene.timeline.devices.instance != ""
+    if not parts.any():
+        return
+    visible, slices = scene.found.visible, scene.slices
+    instances = visible & parts[:, None]
+    used = _of_boards(scene, np.where(instances, slices.number, 0))
+    unclear = _of_boards(scene, (visible & ~parts[:, None]) | (instances & ~slices.known)) > 0
     card = np.zeros(len(scene.timeline.boards), dtype=np.int64)
-    card[scene.timeline.board] = mapped(scene.config.slices, devices.model.tolist())
-    board, window = np.nonzero((used > 0) & (used < card[:, None]) & ~whole)
+    card[scene.timeline.board] = slices.card
+    board, window = np.nonzero((used > 0) & (used < card[:, None]) & ~unclear)
     left = (card[:, None] - used)[board, window]
     begin = window * scene.width
     found = sums((board, left), begin, begin + scene.width, np.full(len(board), scene.width))
     for member, first, last, ms in zip(*(part.tolist() for part in found), strict=True):
-        where, slices = int(board[member]), int(left[member])
-        detail = f"{slices} of {card[where]} slices are in no visible instance"
-        part = Fraction(ms * slices, int(card[where]))
+        where, over = int(board[member]), int(left[member])
+        detail = f"{over} of {card[where]} slices are in no visible instance"
+        part = Fraction(ms * over, int(card[where]))
         yield Finding(Kind.STRANDED_SLICES, str(scene.timeline.boards[where]), None, None, first, last, part, detail)
 
 

@@ -33,6 +33,7 @@ from finops_pipeline.accounting.findings.overcommitment import (
     unmatched,
     unsold_parts,
 )
+from finops_pipeline.accounting.findings.unclear import two_pods, unknown_cards, unknown_profiles
 from finops_pipeline.accounting.holding.deployments import dedicated_owners
 from finops_pipeline.contracts.lake import FINDINGS
 
@@ -84,6 +85,9 @@ def _found(
     yield from unsold_parts(scene)
     yield from oversold(scene)
     yield from stranded_slices(scene)
+    yield from two_pods(scene)
+    yield from unknown_profiles(scene)
+    yield from unknown_cards(scene)
     yield from foreign_tenants(scene, dedicated_owners(deployments))
     yield from frozen_series(scene, texts(series["metric"].unique()).tolist())
     yield from disagreeing_counters(scene)

@@ -9,21 +9,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from finops_pipeline.accounting.arrays import Bools, Ints, changes
+from finops_pipeline.accounting.arrays import Bools, Ints, changes, group_bounds
 from finops_pipeline.accounting.telemetry.readings import Readings
-from finops_pipeline.accounting.telemetry.summaries import NEVER_AFTER, NEVER_BEFORE, Edge
+from finops_pipeline.accounting.telemetry.summaries import NEVER_AFTER, NEVER_BEFORE, Edge, Standing
 from finops_pipeline.accounting.telemetry.windows import line_at, rounded
 
 LARGEST_RISE = 4 * 10**15
 """mJ between two readings; no card comes near it"""
+STANDSTILL_MS = 120_000
+"""A counter that reads the same for longer, while power is drawn, stands still."""
 
 
 @dataclass(frozen=True)
 class Counter:
     """The counters of all boards with their running totals.
 
-    A span between two readings is `sound` unless the counter went back in it or rose faster than
-    1.5 x the card's power limit; time outside sound spans is to be filled from power.
+    A span between two readings is `sound` unless the counter went back in it, rose faster than 1.5 x the card's power
+    limit, or stood still; time outside sound spans is to be filled from power.
     """
 
     board: Ints
@@ -68,8 +70,14 @@ def _half_even(units: Ints, rest: Ints, whole: Ints) -> Ints:
     return np.asarray(units + up, dtype=np.int64)
 
 
-def counter_of(readings: Readings, before: Edge, after: Edge, limit_mw: Ints) -> Counter:
-    """The counter readings of an hour and the nearest beyond it; `limit_mw` is a board's power limit, 0 for none."""
+def counter_of(
+    readings: Readings, before: Edge, after: Edge, limit_mw: Ints, power: Readings, standing: tuple[Standing, Standing]
+) -> Counter:
+    """The counter readings of an hour and the nearest beyond it.
+
+    `limit_mw` is a board's power limit, 0 for none; `power` are the hour's readings of power, by board too; `standing`
+    is how far the readings beyond the hour have been the same.
+    """
     early, late = np.flatnonzero(before.at != NEVER_BEFORE), np.flatnonzero(after.at != NEVER_AFTER)
     board = np.concatenate([early, readings.owner, late])
     at = np.concatenate([before.at[early], readings.at, after.at[late]])
@@ -78,18 +86,51 @@ def counter_of(readings: Readings, before: Edge, after: Edge, limit_mw: Ints) ->
     board, at, value = board[order], at[order], value[order]
     if not len(board):
         return Counter(board, at, value, np.zeros(0, bool), at, at)
+    still = _stood_still(board, at, value, power, before, after, standing)
     same = np.append(board[1:] == board[:-1], False)
     rise = np.where(same, np.append(value[1:], 0) - value, 0)
     span = np.where(same, np.append(at[1:], 0) - at, 1)
     limit = limit_mw[board]
     believable = (limit == 0) | (2000 * np.minimum(rise, LARGEST_RISE) <= 3 * limit * span)
     plausible = (rise <= LARGEST_RISE) & believable
-    sound = same & (rise >= 0) & plausible
+    sound = same & (rise >= 0) & plausible & ~(still & (rise == 0))
     fresh = changes(board)
     first, group = np.flatnonzero(fresh), np.cumsum(fresh) - 1
     gained = np.cumsum(np.where(sound, rise, 0)) - np.where(sound, rise, 0)
     lost = np.cumsum(np.where(same & ~sound, span, 0)) - np.where(same & ~sound, span, 0)
     return Counter(board, at, value, sound, gained - gained[first][group], lost - lost[first][group])
+
+
+def _stood_still(
+    board: Ints,
+    at: Ints,
+    value: Ints,
+    power: Readings,
+    before: Edge,
+    after: Edge,
+    standing: tuple[Standing, Standing],
+) -> Bools:
+    """Readings in a run of equal ones over more than 120 s, with some reading of power above zero among them."""
+    begins, ends = group_bounds(changes(board, value))
+    of = board[begins]
+    begin, end = at[begins], at[ends]
+    from_before, into_after = begin == before.at[of], end == after.at[of]
+    first = np.where(from_before, standing[0].at[of], begin)
+    last = np.where(into_after, standing[1].at[of], end)
+    long = np.flatnonzero(last - first > STANDSTILL_MS)
+    drawn = (from_before & standing[0].drawn[of])[long] | (into_after & standing[1].drawn[of])[long]
+    above = power.value > 0
+    owner, instant = power.owner[above], power.at[above]
+    if len(owner):
+        low = min(int(instant.min()), int(begin.min()))
+        wide = max(int(instant.max()), int(end.max())) - low + 1
+        key = owner * wide + instant - low
+        drawn |= np.searchsorted(key, of[long] * wide + begin[long] - low, "left") < np.searchsorted(
+            key, of[long] * wide + end[long] - low, "right"
+        )
+    stood = np.zeros(len(begins), dtype=bool)
+    stood[long] = drawn
+    return np.repeat(stood, ends - begins + 1)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ What belongs here: making summaries and joining them. What does not: the rules t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,25 +22,30 @@ from finops_pipeline.accounting.arrays import (
     Texts,
     changes,
     group_bounds,
+    grouped,
     ints,
     mapped,
     sorting,
     texts,
     whole,
 )
-from finops_pipeline.accounting.config import AccountingConfig, Quantity
-from finops_pipeline.accounting.exact import HOUR_MS, half_even_div
+from finops_pipeline.accounting.config import AccountingConfig, Quantity, profile_slices
+from finops_pipeline.accounting.telemetry.cards import ModelNames, Told, most_told
 from finops_pipeline.accounting.telemetry.readings import (
     NO_LABELS,
+    NO_PODS,
+    SEPARATOR,
     Devices,
     HourReadings,
     LabelSets,
+    ProcessReadings,
     Readings,
     device_order,
 )
-from finops_pipeline.contracts.lake import DCGM_SUMMARY
+from finops_pipeline.contracts.lake import DCGM_SUMMARY, INSTANT
 
-SEPARATOR = "\x1f"
+FORMAT = 2
+"""of DCGM_SUMMARY: a summary of another one is made anew"""
 NEVER_BEFORE = -(1 << 50)
 NEVER_AFTER = 1 << 50
 EDGES: Mapping[str, Quantity] = {
@@ -50,6 +55,8 @@ EDGES: Mapping[str, Quantity] = {
     "energy": Quantity.ENERGY,
 }
 """Column prefix of a quantity's first and last reading in DCGM_SUMMARY."""
+NO_INTERVAL = -1
+"""no scrape target has enough distances"""
 MIN_DISTANCES = 10
 MAX_SCRAPE_SECONDS = 300
 
@@ -76,11 +83,27 @@ class Edge:
 
 
 @dataclass(frozen=True)
+class Standing:
+    """How long the counter had read, beyond the hour on one side, what it reads nearest to it; an element a board (A20)."""
+
+    at: Ints
+    """the farthest of these readings; NEVER_* where there is none"""
+    drawn: Bools
+    """some reading of power above zero lies between it and the hour"""
+
+
+@dataclass(frozen=True)
 class Timeline:
     """All hours in reach laid together; the devices are those of all of them."""
 
     start: int
     devices: Devices
+    names: ModelNames
+    """what models are called in the hour"""
+    card: Ints
+    """slices of each device's whole card (A19)"""
+    profile: Ints
+    """devices x windows: slices by the MIG profile, 0 where it tells none that is understood (A7, A19)"""
     boards: Texts
     board: Ints
     """board of each device"""
@@ -93,23 +116,42 @@ class Timeline:
     """nearest instant with a sample beyond the hour, a device; the value is the label set then"""
     before: Mapping[Quantity, Edge]
     after: Mapping[Quantity, Edge]
+    standing: tuple[Standing, Standing]
+    """before and after the hour"""
+    processes: tuple[Mapping[Quantity, ProcessReadings], Mapping[Quantity, ProcessReadings]]
+    """the nearest readings of processes before and after the hour, in the timeline's devices and label sets (A19)"""
     together: frozenset[tuple[int, int]]
     """pairs of devices of one board that were read at a same instant"""
 
 
-def scrape_seconds(owner: Ints, at: Ints, owners: int, window_seconds: int) -> Ints:
-    """The commonest distance of consecutive instants, per owner; instants ascend by (owner, at) (A11)."""
-    same = owner[1:] == owner[:-1]
-    distance = half_even_div((at[1:] - at[:-1])[same], 1000)
-    who = owner[1:][same]
-    pairs, counts = np.unique(who * (2 * HOUR_MS) + distance, return_counts=True)
-    who, distance = pairs // (2 * HOUR_MS), pairs % (2 * HOUR_MS)
-    total = np.bincount(who, weights=counts, minlength=owners)
-    order = np.lexsort((-distance, counts, who))
-    commonest = np.full(owners, window_seconds, dtype=np.int64)
-    commonest[who[order]] = distance[order]
-    commonest[total < MIN_DISTANCES] = window_seconds
-    return np.clip(commonest, window_seconds, max(window_seconds, MAX_SCRAPE_SECONDS))
+def scrape_seconds(device: Ints, target: Ints, seconds: Ints, count: Ints, devices: int) -> Ints:
+    """The commonest distance of each device's scrape targets, the smallest over them, or NO_INTERVAL (A11).
+
+    One element for each distance; equal ones of a device and target are added up. Of equally common distances the
+    smallest counts; a target with fewer than 10 does not.
+    """
+    found = np.full(devices, np.iinfo(np.int64).max, dtype=np.int64)
+    order, first = grouped(device, target, seconds)
+    if len(order):
+        device, target, seconds = (column[order[first]] for column in (device, target, seconds))
+        count = np.add.reduceat(count[order], first)
+        begins, ends = group_bounds(changes(device, target))
+        total = np.add.reduceat(count, begins)
+        group = np.repeat(np.arange(len(begins)), ends - begins + 1)
+        commonest = seconds[np.lexsort((-seconds, count, group))[ends]]
+        enough = total >= MIN_DISTANCES
+        np.minimum.at(found, device[begins][enough], commonest[enough])
+    return np.where(found == np.iinfo(np.int64).max, NO_INTERVAL, found)
+
+
+def _interval_ms(seconds: Ints, config: AccountingConfig) -> Ints:
+    """Scrape intervals of A11 from commonest distances: at most 300 s, at least a window, which NO_INTERVAL is."""
+    return np.maximum(np.minimum(seconds, MAX_SCRAPE_SECONDS), config.window_seconds) * 1000
+
+
+def summary_digest(config: AccountingConfig, event_pods: Collection[str] = NO_PODS) -> str:
+    """Of the format, the configuration and the pods that `read_hour` was given: summaries with another are of no use."""
+    return f"{FORMAT}:{config.reading_digest}:{SEPARATOR.join(sorted(event_pods))}"
 
 
 def combined_utilization(hour: HourReadings, config: AccountingConfig) -> Readings:
@@ -131,45 +173,115 @@ def summarise(hour: HourReadings, config: AccountingConfig) -> pa.Table:
     devices = hour.devices
     count = len(devices)
     board = hour.board_of()
-    scrape = scrape_seconds(hour.instant_device, hour.instant_at, count, config.window_seconds)
+    spacing = hour.spacing
+    scrape = scrape_seconds(spacing.device, spacing.target, spacing.seconds, spacing.count, count)
     first = np.searchsorted(hour.instant_device, np.arange(count), "left")
     last = np.searchsorted(hour.instant_device, np.arange(count), "right") - 1
-    runs = _runs_within(hour, scrape, config)
-    offsets: Column = pa.array(np.searchsorted(runs.device, np.arange(count + 1)).astype(np.int32))
+    # bridges of a device whose interval is not known yet are built when the hours are laid together
+    bridged = np.where(scrape == NO_INTERVAL, 0, _interval_ms(scrape, config))
+    runs = _runs_within(hour, bridged, config)
+    sparse = np.flatnonzero((scrape == NO_INTERVAL)[hour.instant_device])
     joined = np.array([SEPARATOR.join(sorted(members)) for members in hour.sets.members], dtype=object)
+    exporters = [sorted(hour.passed_over.get(device, ())) for device in range(count)]
+
+    def lists(owner: Ints, values: Column) -> Column:
+        offsets: Column = pa.array(np.searchsorted(owner, np.arange(count + 1)).astype(np.int32))
+        return pa.ListArray.from_arrays(offsets, values)
+
+    def instants(at: Ints, none: Bools | None = None) -> Column:
+        return pa.array(at, pa.int64(), mask=none).cast(INSTANT)
+
     columns: dict[str, Column] = {
         "device": pa.array(devices.key, pa.string()),
-        "config": pa.array([config.reading_digest] * count, pa.string()),
-        "model": pa.array(devices.model, pa.string()),
+        "config": pa.array([summary_digest(config, hour.event_pods)] * count, pa.string()),
         "node": pa.array(devices.node, pa.string()),
-        "slices": pa.array(devices.slices, pa.int32()),
-        "scrape_seconds": pa.array(scrape, pa.int32()),
-        "first_at": pa.array(hour.instant_at[first], DCGM_SUMMARY.field("first_at").type),
-        "last_at": pa.array(hour.instant_at[last], DCGM_SUMMARY.field("last_at").type),
+        "exporters": pa.array(exporters, pa.list_(pa.string())),
+        "scrape_seconds": pa.array(scrape, pa.int32(), mask=scrape == NO_INTERVAL),
+        "spacing_target": lists(spacing.device, pa.array(spacing.targets[spacing.target], pa.string())),
+        "spacing_seconds": lists(spacing.device, pa.array(spacing.seconds, pa.int32())),
+        "spacing_count": lists(spacing.device, pa.array(spacing.count, pa.int32())),
+        "sparse_at": lists(hour.instant_device[sparse], instants(hour.instant_at[sparse])),
+        "sparse_labels": lists(hour.instant_device[sparse], pa.array(joined[hour.instant_set[sparse]], pa.string())),
+        "first_at": instants(hour.instant_at[first]),
+        "last_at": instants(hour.instant_at[last]),
         "first_labels": pa.array(joined[hour.instant_set[first]], pa.string()),
         "last_labels": pa.array(joined[hour.instant_set[last]], pa.string()),
         "together": pa.array(_together(hour), pa.list_(pa.string())),
-        "run_first": pa.ListArray.from_arrays(offsets, pa.array(runs.first, pa.int32())),
-        "run_last": pa.ListArray.from_arrays(offsets, pa.array(runs.last, pa.int32())),
-        "run_labels": pa.ListArray.from_arrays(offsets, pa.array(joined[runs.label_set], pa.string())),
+        "run_first": lists(runs.device, pa.array(runs.first, pa.int32())),
+        "run_last": lists(runs.device, pa.array(runs.last, pa.int32())),
+        "run_labels": lists(runs.device, pa.array(joined[runs.label_set], pa.string())),
     }
-    for name, quantity in EDGES.items():
-        owner = board if quantity in (Quantity.POWER, Quantity.ENERGY) else np.arange(count)
-        readings = combined_utilization(hour, config) if name == "utilization" else hour.values[quantity]
+    for name, told in (("model", hour.models), ("profile", hour.profiles)):
+        columns[f"{name}_text"] = lists(told.device, pa.array(told.text, pa.string()))
+        columns[f"{name}_first"] = lists(told.device, instants(told.first))
+        columns[f"{name}_last"] = lists(told.device, instants(told.last))
+
+    def ends_of(readings: Readings, owner: Ints) -> tuple[Ints, Ints, Bools]:
+        """Places of each owner's first and last reading, and where there is none."""
         begin = np.searchsorted(readings.owner, owner, "left")
         end = np.searchsorted(readings.owner, owner, "right") - 1
         none = end < begin
-        for which, index in (("first", begin), ("last", end)):
-            safe = np.where(none, 0, index)
-            at = readings.at[safe] if len(readings.at) else np.zeros(count, np.int64)
-            value = readings.value[safe] if len(readings.at) else np.zeros(count, np.int64)
-            columns[f"{name}_{which}_at"] = pa.array(at, pa.int64(), mask=none).cast(DCGM_SUMMARY.field("last_at").type)
+        return np.where(none, 0, begin), np.where(none, 0, end), none
+
+    for name, quantity in EDGES.items():
+        owner = board if quantity in (Quantity.POWER, Quantity.ENERGY) else np.arange(count)
+        readings = combined_utilization(hour, config) if name == "utilization" else hour.values[quantity]
+        *ends, none = ends_of(readings, owner)
+        for which, index in zip(("first", "last"), ends, strict=True):
+            at = readings.at[index] if len(readings.at) else np.zeros(count, np.int64)
+            value = readings.value[index] if len(readings.at) else np.zeros(count, np.int64)
+            columns[f"{name}_{which}_at"] = instants(at, none)
             columns[f"{name}_{which}_value"] = pa.array(value, pa.int64(), mask=none)
+    counter, power = hour.values[Quantity.ENERGY], hour.values[Quantity.POWER]
+    equal_from, equal_to = _equal_neighbours(counter)
+    begin, end, none = ends_of(counter, board)
+    until, since = (bound[index] if len(bound) else index for bound, index in ((equal_to, begin), (equal_from, end)))
+    columns["energy_first_until"], columns["energy_last_since"] = instants(until, none), instants(since, none)
+    drawn = power.value > 0
+    above = Readings(power.owner[drawn], power.at[drawn], power.value[drawn])
+    begin, end, none = ends_of(above, board)
+    for name, index in (("drawn_first_at", begin), ("drawn_last_at", end)):
+        columns[name] = instants(above.at[index] if len(above.at) else index, none)
+    columns |= _process_edges(hour, lists, instants)
     return pa.table(columns, schema=DCGM_SUMMARY)
 
 
-def _runs_within(hour: HourReadings, scrape: Ints, config: AccountingConfig) -> Runs:
-    """Measured windows of the hour, as far as the hour alone tells (A11)."""
+def _equal_neighbours(readings: Readings) -> tuple[Ints, Ints]:
+    """Of each reading, the first and the last instant of the readings that equal it without a break."""
+    begins, ends = group_bounds(changes(readings.owner, readings.value))
+    member = np.repeat(np.arange(len(begins)), ends - begins + 1)
+    return readings.at[begins][member], readings.at[ends][member]
+
+
+def _process_edges(
+    hour: HourReadings, lists: Callable[[Ints, Column], Column], instants: Callable[[Ints], Column]
+) -> dict[str, Column]:
+    """The first and the last reading of each process, quantity by quantity, as columns of DCGM_SUMMARY."""
+    parts = []
+    for quantity, readings in hour.processes.items():
+        order = sorting(readings.device, readings.label_set, readings.at)
+        device, label = readings.device[order], readings.label_set[order]
+        begins, ends = group_bounds(changes(device, label))
+        kind = np.full(len(begins), quantity)
+        edges = (column[order[index]] for index in (begins, ends) for column in (readings.at, readings.value))
+        parts.append((device[begins], kind, label[begins], *edges))
+    device, kind, label, first_at, first_value, last_at, last_value = (
+        np.concatenate(columns) for columns in zip(*parts, strict=True)
+    )
+    order = sorting(device)
+    names = np.array([next(iter(members), "") for members in hour.sets.members], dtype=object)
+    return {
+        "process_quantity": lists(device[order], pa.array(kind[order], pa.int32())),
+        "process_label": lists(device[order], pa.array(names[label[order]], pa.string())),
+        "process_first_at": lists(device[order], instants(first_at[order])),
+        "process_first_value": lists(device[order], pa.array(first_value[order], pa.int64())),
+        "process_last_at": lists(device[order], instants(last_at[order])),
+        "process_last_value": lists(device[order], pa.array(last_value[order], pa.int64())),
+    }
+
+
+def _runs_within(hour: HourReadings, scrape_ms: Ints, config: AccountingConfig) -> Runs:
+    """Measured windows of the hour, as far as the hour alone tells (A11); a scrape interval of 0 bridges nothing."""
     device, window = hour.instant_device, (hour.instant_at - hour.start) // config.window_ms
     cell = device * config.windows + window
     begins, ends = group_bounds(changes(cell))
@@ -184,7 +296,7 @@ def _runs_within(hour: HourReadings, scrape: Ints, config: AccountingConfig) -> 
         hour.start,
         (hour.instant_at[ends][:-1], hour.instant_set[ends][:-1]),
         (hour.instant_at[begins][1:], hour.instant_set[begins][1:]),
-        scrape[runs.device[:-1]] * 1000,
+        scrape_ms[runs.device[:-1]],
         runs.device[:-1] == runs.device[1:],
         config,
     )
@@ -251,51 +363,87 @@ def _together(hour: HourReadings) -> list[list[str]]:
 
 
 def lay_together(
-    start: int,
+    hour: HourReadings,
     summaries: Mapping[int, pa.Table],
-    extra_models: Mapping[str, str],
-    sets: LabelSets,
+    listed: Mapping[str, str],
+    spellings: Iterable[str],
     config: AccountingConfig,
 ) -> Timeline:
     """The summaries of the hours in reach, by their start in epoch ms, the hour's own among them, as one timeline.
 
-    `extra_models` adds devices that need no reading: key -> model (the inventory).
+    `hour` has the readings that the timeline is for; `listed` are the inventory's devices, which need no reading, key
+    -> model; `spellings` are other names of models in the hour (section 2).
     """
-    hours = sorted(hour for hour in summaries if len(summaries[hour]))
-    table = pa.concat_tables([summaries[hour] for hour in hours]) if hours else DCGM_SUMMARY.empty_table()
-    hour = np.repeat(np.array(hours, dtype=np.int64), [len(summaries[h]) for h in hours]).astype(np.int64)
-    keys = device_order([*texts(table["device"].unique()), *extra_models])
+    start, sets = hour.start, hour.sets
+    hours = sorted(begin for begin in summaries if len(summaries[begin]))
+    parts = [summaries[begin] for begin in hours]
+    table = pa.concat_tables(parts).combine_chunks() if parts else DCGM_SUMMARY.empty_table()
+    of_hour = np.repeat(np.array(hours, dtype=np.int64), [len(summaries[h]) for h in hours]).astype(np.int64)
+    keys = device_order([*texts(table["device"].unique()), *listed])
     device = ints(pc.index_in(table["device"], pa.array(keys, pa.string())))
-    devices = _facts(keys, table, hour, device, start, extra_models, config)
+    count = len(keys)
+    models = _told(table, "model", device)
+    which = models.in_windows(count, start, config)
+    told = models.text[np.unique(which[which >= 0])].tolist()
+    names = ModelNames.of({*hour.spellings, *told, *spellings}, config)
+    devices = _facts(keys, table, of_hour, device, start, most_told(models, which, config), listed, names)
+    profiles = _told(table, "profile", device)
     boards = np.array(sorted(set(devices.uuid.tolist())), dtype=object)
     board = ints(pc.index_in(pa.array(devices.uuid, pa.string()), pa.array(boards, pa.string())))
-    count = len(keys)
-    scrape = np.full(count, config.window_seconds, dtype=np.int64)
-    here = hour == start
-    row_scrape = ints(table["scrape_seconds"])
-    scrape[device[here]] = row_scrape[here]
-    before, after = hour < start, hour > start
+    scrape, row_scrape = _scrape_intervals(table, device, of_hour == start, count, config)
+    before, after = of_hour < start, of_hour > start
     last = (ints(table["last_at"]), _interned(table["last_labels"], sets))
     first = (ints(table["first_at"]), _interned(table["first_labels"], sets))
     edges = _edges(table, device, board, before, after, count, len(boards))
-    runs = _joined_runs(table, hour, device, start, sets, row_scrape, config)
+    runs = _joined_runs(table, of_hour, device, start, sets, row_scrape, config)
     index = {key: position for position, key in enumerate(keys)}
     together = whole(table["together"])
     linked, others = ints(pc.list_parent_indices(together)), together.flatten().to_pylist()
     return Timeline(
         start=start,
         devices=devices,
+        names=names,
+        card=np.array(mapped(names.slices, devices.model.tolist()), dtype=np.int64),
+        profile=_profiles(profiles, count, start, config),
         boards=boards,
         board=board,
         sets=sets,
-        scrape_ms=scrape * 1000,
+        scrape_ms=scrape,
         runs=runs,
         last_before=_edge(device, *last, before, count, NEVER_BEFORE),
         first_after=_edge(device, *first, after, count, NEVER_AFTER),
         before=edges[0],
         after=edges[1],
+        standing=(
+            _standing(table, of_hour, board[device], before, len(boards), -1),
+            _standing(table, of_hour, board[device], after, len(boards), 1),
+        ),
+        processes=_processes(table, device, before, after, sets),
         together=frozenset((int(device[row]), index[key]) for row, key in zip(linked, others, strict=True)),
     )
+
+
+def _told(table: pa.Table, name: str, device: Ints) -> Told:
+    """The stretches of all hours as one row of them for each device."""
+    lists = whole(table[f"{name}_text"])
+    encoded = lists.flatten().dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    ascending = sorted(names)
+    place = {text: rank for rank, text in enumerate(ascending)}
+    code = np.array([place[text] for text in names], dtype=np.int64)[ints(encoded.indices)] if names else device[:0]
+    return Told.of(
+        device[ints(pc.list_parent_indices(lists))],
+        ints(whole(table[f"{name}_first"]).flatten()),
+        ints(whole(table[f"{name}_last"]).flatten()),
+        code,
+        ascending,
+    )
+
+
+def _profiles(told: Told, devices: int, start: int, config: AccountingConfig) -> Ints:
+    """Devices x windows: slices by the profile that each window tells, 0 where there is none that is understood."""
+    slices = [profile_slices(text) or 0 for text in told.text.tolist()]
+    return np.array([*slices, 0], dtype=np.int64)[told.in_windows(devices, start, config)]
 
 
 def _facts(
@@ -304,25 +452,108 @@ def _facts(
     hour: Ints,
     device: Ints,
     start: int,
-    extra_models: Mapping[str, str],
-    config: AccountingConfig,
+    models: list[str],
+    listed: Mapping[str, str],
+    names: ModelNames,
 ) -> Devices:
-    """Model, node and slices of each device: of the hour itself, else of the latest hour before, else of the next after."""
+    """Model of each device by its readings, else by the inventory; node of the hour itself, else of the latest hour
+    before, else of the next after.
+    """
     order = np.argsort(np.where(hour <= start, hour, 2 * start - hour - (1 << 45)), kind="stable")
     row = np.full(len(keys), -1, dtype=np.int64)
     row[device[order]] = order
-    model, node, slices = texts(table["model"]), texts(table["node"]), ints(table["slices"])
-    models = [config.platform_model(extra_models[key]) if r < 0 else model[r] for key, r in zip(keys, row, strict=True)]
+    node = texts(table["node"])
     parts = [key.partition("/") for key in keys]
-    whole = [card if not part[2] else 1 for card, part in zip(mapped(config.slices, models), parts, strict=True)]
+    given = [
+        model or listed.get(key) or listed.get(part[0]) or ""
+        for model, key, part in zip(models, keys, parts, strict=True)
+    ]
     return Devices(
         key=np.array(keys, dtype=object),
         uuid=np.array([uuid for uuid, _, _ in parts], dtype=object),
         instance=np.array([instance for _, _, instance in parts], dtype=object),
-        model=np.array(models, dtype=object),
+        model=np.array(mapped(names.named, given), dtype=object),
         node=np.array(["" if r < 0 else node[r] for r in row], dtype=object),
-        slices=np.array([w if r < 0 else slices[r] for w, r in zip(whole, row, strict=True)], dtype=np.int64),
     )
+
+
+def _scrape_intervals(
+    table: pa.Table, device: Ints, here: Bools, count: int, config: AccountingConfig
+) -> tuple[Ints, Ints]:
+    """Scrape intervals in ms: of each device in the hour (the rows `here`), and of each row in its own hour (A11).
+
+    Where no target has 10 distances in an hour, those within all hours in reach count.
+    """
+    of_row = ints(table["scrape_seconds"], NO_INTERVAL)
+    own = np.full(count, NO_INTERVAL, dtype=np.int64)
+    own[device[here]] = of_row[here]
+    wanted = own == NO_INTERVAL
+    wanted[device[of_row == NO_INTERVAL]] = True
+    rows = np.flatnonzero(wanted[device])
+    if len(rows):
+        part = table.select(["spacing_target", "spacing_seconds", "spacing_count"]).take(rows)
+        lists = whole(part["spacing_target"])
+        within_reach = scrape_seconds(
+            device[rows][ints(pc.list_parent_indices(lists))],
+            ints(lists.flatten().dictionary_encode().indices),
+            ints(whole(part["spacing_seconds"]).flatten()),
+            ints(whole(part["spacing_count"]).flatten()),
+            count,
+        )
+        own = np.where(own == NO_INTERVAL, within_reach, own)
+        of_row = np.where(of_row == NO_INTERVAL, within_reach[device], of_row)
+    return _interval_ms(own, config), _interval_ms(of_row, config)
+
+
+def _standing(table: pa.Table, hour: Ints, board: Ints, rows: Bools, boards: int, direction: int) -> Standing:
+    """Follow equal readings of the counter away from the hour, hour by hour; `direction` is -1 before it, 1 after it."""
+    near, far, never, edge = (
+        ("last", "first", NEVER_BEFORE, "energy_last_since")
+        if direction < 0
+        else ("first", "last", NEVER_AFTER, "energy_first_until")
+    )
+    at, drawn = np.full(boards, never, dtype=np.int64), np.zeros(boards, dtype=bool)
+    value = np.zeros(boards, dtype=np.int64)
+    open_, between = np.ones(boards, dtype=bool), np.zeros(boards, dtype=bool)
+    columns = {
+        name: ints(table[name], never)
+        for name in (f"energy_{near}_at", f"energy_{near}_value", f"energy_{far}_at", edge, f"drawn_{near}_at")
+    }
+    for moment in sorted(set(hour[rows].tolist()), key=lambda moment: -direction * moment, reverse=True):
+        if not open_.any():
+            break
+        of = np.flatnonzero(hour == moment)
+        of = of[np.unique(board[of], return_index=True)[1]]
+        of = of[open_[board[of]]]
+        near_at, near_value, far_at, equal, above = (column[of] for column in columns.values())
+        who = board[of]
+        read = near_at != never
+        on = read & ((at[who] == never) | (value[who] == near_value))
+        reaches = (above != never) & ((above - equal) * direction <= 0)
+        drawn[who[on]] |= (between[who] | reaches)[on]
+        at[who[on]], value[who[on]] = equal[on], near_value[on]
+        between[who] |= above != never
+        open_[who[read]] = (on & (equal == far_at))[read]
+    return Standing(at, drawn)
+
+
+def _processes(
+    table: pa.Table, device: Ints, before: Bools, after: Bools, sets: LabelSets
+) -> tuple[Mapping[Quantity, ProcessReadings], Mapping[Quantity, ProcessReadings]]:
+    """Of each device, process and quantity the last reading before the hour and the first one after it."""
+    lists = whole(table["process_label"])
+    row = ints(pc.list_parent_indices(lists))
+    label = _interned(lists.flatten(), sets)
+    quantity = ints(whole(table["process_quantity"]).flatten())
+    sides: tuple[dict[Quantity, ProcessReadings], dict[Quantity, ProcessReadings]] = ({}, {})
+    for side, (which, rows, sign) in zip(sides, (("last", before, -1), ("first", after, 1)), strict=True):
+        at, value = (ints(whole(table[f"process_{which}_{name}"]).flatten()) for name in ("at", "value"))
+        for kind in (Quantity.UTILIZATION, Quantity.UTILIZATION_COARSE, Quantity.MEMORY):
+            part = np.flatnonzero(rows[row] & (quantity == kind))
+            part = part[np.lexsort((sign * at[part], label[part], device[row[part]]))]
+            part = part[changes(device[row[part]], label[part])]
+            side[kind] = ProcessReadings(device[row[part]], at[part], label[part], value[part])
+    return sides
 
 
 def _edges(
@@ -352,9 +583,9 @@ def _edge(owner: Ints, at: Ints, value: Ints, rows: Bools, owners: int, never: i
 
 
 def _joined_runs(
-    table: pa.Table, hour: Ints, device: Ints, start: int, sets: LabelSets, scrape: Ints, config: AccountingConfig
+    table: pa.Table, hour: Ints, device: Ints, start: int, sets: LabelSets, scrape_ms: Ints, config: AccountingConfig
 ) -> Runs:
-    """The runs of all hours, with the windows bridged that lie between two hours."""
+    """The runs of all hours, with the windows bridged that lie between two hours, or between few instants of one."""
     shift = (hour - start) // config.window_ms
     lists = whole(table["run_first"])
     row = ints(pc.list_parent_indices(lists))
@@ -370,6 +601,18 @@ def _joined_runs(
     first_set = _interned(table["first_labels"], sets)
     last_set = _interned(table["last_labels"], sets)
     border = shift[right]
+    sparse = whole(table["sparse_at"])
+    owner, at = ints(pc.list_parent_indices(sparse)), ints(sparse.flatten())
+    labels = _interned(whole(table["sparse_labels"]).flatten(), sets)
+    within_hours = _bridges(
+        device[owner[:-1]],
+        start,
+        (at[:-1], labels[:-1]),
+        (at[1:], labels[1:]),
+        scrape_ms[owner[:-1]],
+        owner[:-1] == owner[1:],
+        config,
+    )
     bridges = [
         bridge
         for side, within in ((left, (-(1 << 40), border - 1)), (right, (border, 1 << 40)))
@@ -378,13 +621,13 @@ def _joined_runs(
             start,
             (last_at[left], last_set[left]),
             (first_at[right], first_set[right]),
-            scrape[side] * 1000,
+            scrape_ms[side],
             device[left] == device[right],
             config,
             within,
         )
     ]
-    return merge_runs([runs, *bridges])
+    return merge_runs([runs, *within_hours, *bridges])
 
 
 def _interned(joined: Column, sets: LabelSets) -> Ints:

@@ -147,10 +147,10 @@ def hour_pieces(
     combined, memories = combined_utilization(hour, config), hour.values[Quantity.MEMORY]
     utilization = filled(*near(Quantity.UTILIZATION, Readings(device_of[combined.owner], combined.at, combined.value)))
     memory = filled(*near(Quantity.MEMORY, Readings(device_of[memories.owner], memories.at, memories.value)))
-    power = filled(*_seen_by_devices(*of_board(Quantity.POWER), timeline))
-    energy = of_board(Quantity.ENERGY)
+    drawn, energy = of_board(Quantity.POWER), of_board(Quantity.ENERGY)
+    power = filled(*_seen_by_devices(*drawn, timeline))
     counter = WindowCounter.of(
-        counter_of(*energy, _power_limits(timeline, config)),
+        counter_of(*energy, _power_limits(timeline, config), drawn[0], timeline.standing),
         len(timeline.boards),
         hour.start,
         config.windows,

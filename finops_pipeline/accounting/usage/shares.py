@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -23,13 +24,12 @@ from finops_pipeline.accounting.arrays import (
     Texts,
     changes,
     grouped,
-    mapped,
+    sorting,
 )
-from finops_pipeline.accounting.config import FINE, AccountingConfig, Quantity
+from finops_pipeline.accounting.config import AccountingConfig, Quantity
 from finops_pipeline.accounting.exact import (
     HOUR_MS,
     decimal_of,
-    half_even_div,
     hour_text,
     largest_remainder,
     round_half_even,
@@ -38,10 +38,11 @@ from finops_pipeline.accounting.holding.deployments import PodOwner
 from finops_pipeline.accounting.holding.holders import Holding
 from finops_pipeline.accounting.holding.states import State
 from finops_pipeline.accounting.holding.view import NOBODY
-from finops_pipeline.accounting.telemetry.readings import HourReadings, ProcessReadings
-from finops_pipeline.accounting.telemetry.summaries import Timeline
-from finops_pipeline.accounting.telemetry.windows import RUNGS
-from finops_pipeline.accounting.usage.pieces import HourPieces, Pieces
+from finops_pipeline.accounting.telemetry.cards import Slices
+from finops_pipeline.accounting.telemetry.readings import HourReadings, Readings
+from finops_pipeline.accounting.telemetry.summaries import NEVER_AFTER, NEVER_BEFORE, Edge, Timeline
+from finops_pipeline.accounting.telemetry.windows import RUNGS, Method, fill
+from finops_pipeline.accounting.usage.pieces import HourPieces, Pieces, places
 from finops_pipeline.contracts.lake import FLEET_STATES, GPU_HOLDINGS, GPU_MATCHES
 
 UNITS = ("time", "activity", "memory", "energy")
@@ -50,7 +51,12 @@ Amounts = dict[str, tuple[Ints, Bools]]
 
 
 def holdings_table(
-    hour: HourReadings, timeline: Timeline, holding: Holding, found: HourPieces, config: AccountingConfig
+    hour: HourReadings,
+    timeline: Timeline,
+    holding: Holding,
+    found: HourPieces,
+    slices: Slices,
+    config: AccountingConfig,
 ) -> pa.Table:
     """GPU_HOLDINGS of an hour, ascending by board and holder."""
     pieces = found.pieces
@@ -69,7 +75,7 @@ def holdings_table(
     amounts = {unit: _totals(group, groups, amount, known & ~split) for unit, (amount, known) in used.items()}
     rows = np.flatnonzero(split)
     if len(rows):
-        shares = _shares(pieces, rows, used, hour, timeline, holding, found, mig, config)
+        shares = _shares(pieces, rows, used, hour, timeline, holding, slices, mig, config)
         for unit, parts in shares.items():
             _add_split(amounts[unit], group[rows], parts, of_board, of_holder, timeline, holding, hour_text(hour.start))
     begin, end = np.full(groups, HOUR_MS), np.zeros(groups, np.int64)
@@ -140,19 +146,17 @@ def _shares(
     hour: HourReadings,
     timeline: Timeline,
     holding: Holding,
-    found: HourPieces,
+    slices: Slices,
     mig: Bools,
     config: AccountingConfig,
 ) -> dict[str, tuple[Ints, Ints, Bools]]:
     """Exact parts of the pieces of MIG and shared boards, as amount, denominator and known (A19)."""
-    device, window, holders = pieces.device[rows], pieces.window[rows], pieces.holders[rows]
-    board = timeline.board[device]
-    slices = timeline.devices.slices[device]
-    card = np.array(mapped(config.slices, timeline.devices.model.tolist()), dtype=np.int64)[device]
+    device, holders = pieces.device[rows], pieces.holders[rows]
+    number, per = (table[device, pieces.window[rows]] for table in (slices.number, slices.per))
     instance = timeline.devices.instance[device] != ""
-    part, whole = np.where(instance, slices, 1), np.where(instance, card, 1)
-    on_board = np.zeros((len(timeline.boards), found.visible.shape[1]), dtype=np.int64)
-    np.add.at(on_board, timeline.board, found.visible * timeline.devices.slices[:, None])
+    part, whole = np.where(instance, number, 1), np.where(instance, slices.card[device] * per, 1)
+    weight, together = _weights(pieces, rows, number, per, timeline.board[device])
+    divided = mig[timeline.board[device]]
     here = {unit: (amount[rows], known[rows]) for unit, (amount, known) in used.items()}
     span = here["time"][0]
     shares = {
@@ -160,8 +164,8 @@ def _shares(
         "activity": (here["activity"][0] * part, whole * holders, here["activity"][1]),
         "memory": (here["memory"][0], holders, here["memory"][1]),
         "energy": (
-            here["energy"][0] * np.where(mig[board], slices, 1),
-            np.where(mig[board], on_board[board, window], 1) * holders,
+            here["energy"][0] * np.where(divided, weight, 1),
+            np.where(divided, together, 1) * holders,
             here["energy"][1],
         ),
     }
@@ -178,6 +182,23 @@ def _shares(
             known | has,
         )
     return shares
+
+
+def _weights(pieces: Pieces, rows: Ints, number: Ints, per: Ints, board: Ints) -> tuple[Ints, Ints]:
+    """Slices of each piece's device and of all devices of its board in the piece, in one unit a board (A19, A21).
+
+    The pieces of a board's devices begin and end together; a device has one element for each of its holders.
+    """
+    unit = np.ones(int(board.max()) + 1, dtype=np.int64)
+    odd = per > 1
+    np.lcm.at(unit, board[odd], per[odd])
+    weight = number * (unit[board] // per)
+    once = changes(pieces.device[rows], pieces.begin[rows])
+    order, first = grouped(board * HOUR_MS + pieces.begin[rows])
+    totals = np.add.reduceat(np.where(once, weight, 0)[order], first)
+    together = np.zeros(len(rows), dtype=np.int64)
+    together[order] = np.repeat(totals, np.diff(np.append(first, len(order))))
+    return weight, together
 
 
 def _add_split(
@@ -230,7 +251,7 @@ def _process_values(
     order, first = grouped(key)
     several = pieces.holders[rows][order[first]] > 1
     for quantity in reversed(quantities):
-        found, has = _own_values(pieces, rows, hour.processes[quantity], hour, timeline, holding, config)
+        found, has = _own_values(pieces, rows, quantity, hour, timeline, holding, config)
         everyone = np.logical_and.reduceat(has[order], first) & several
         everyone &= np.add.reduceat(found[order], first) > 0
         good = np.zeros(len(rows), dtype=bool)
@@ -242,35 +263,45 @@ def _process_values(
 def _own_values(
     pieces: Pieces,
     rows: Ints,
-    readings: ProcessReadings,
+    quantity: Quantity,
     hour: HourReadings,
     timeline: Timeline,
     holding: Holding,
     config: AccountingConfig,
 ) -> tuple[Ints, Bools]:
-    """The mean of each holder's per-process readings in its window, in whole units."""
-    if not len(readings.device):
-        return np.zeros(len(rows), np.int64), np.zeros(len(rows), dtype=bool)
-    number = {label: index for index, label in enumerate(sorted({x for s in hour.sets.members for x in s}))}
-    of_set = np.array([number[next(iter(s))] if len(s) == 1 else -1 for s in hour.sets.members], dtype=np.int64)
-    of_interval = [number.get(text, -1) for text in holding.intervals.label.tolist()]
-    of_pod = [number.get(text, -1) for text in holding.pods]
-    label_of = np.array([*of_interval, *of_pod, -1], dtype=np.int64)
-    index = {key: position for position, key in enumerate(timeline.devices.key.tolist())}
-    place = np.array([index[key] for key in hour.devices.key.tolist()], dtype=np.int64)
-    window = (readings.at - hour.start) // config.window_ms
-    key = (place[readings.device] * config.windows + window) * len(number) + of_set[readings.label_set]
-    order, first = grouped(key)
-    count = np.diff(np.append(first, len(order)))
-    mean = half_even_div(np.add.reduceat(readings.value[order], first), count * FINE)
-    keys = key[order[first]]
+    """Each holder's own readings in its window, in whole units: their mean, or the line of A11 between them (A19)."""
+    within = hour.processes[quantity]
+    place = places(hour.devices.key, timeline.devices.key)
+    within = replace(within, device=place[within.device])
+    sides = [within, *(side[quantity] for side in timeline.processes)]
+    members = timeline.sets.members
+    number = {label: index for index, label in enumerate(sorted({label for labels in members for label in labels}))}
+    of_set = np.array([number[next(iter(s))] if len(s) == 1 else -1 for s in members], dtype=np.int64)
+    label_of = np.array(
+        [number.get(text, -1) for text in (*holding.intervals.label.tolist(), *holding.pods)] + [-1], dtype=np.int64
+    )
     interval, holder = pieces.interval[rows], pieces.holder[rows]
-    pod = holder - len(holding.intervals.workloads) + len(of_interval)
+    pod = holder - len(holding.intervals.workloads) + len(holding.intervals)
     label = label_of[np.where(interval != NOBODY, interval, np.where(holder != NOBODY, pod, NOBODY))]
-    wanted = (pieces.device[rows] * config.windows + pieces.window[rows]) * len(number) + label
-    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    has = (keys[at] == wanted) & (label >= 0)
-    return np.where(has, mean[at], 0), has
+    wanted = pieces.device[rows] * len(number) + label
+    keys = [side.device * len(number) + of_set[side.label_set] for side in sides]
+    owners = np.intersect1d(np.concatenate(keys), wanted[label >= 0])
+    if not len(owners):
+        return np.zeros(len(rows), np.int64), np.zeros(len(rows), dtype=bool)
+    used = [np.isin(key, owners) for key in keys]
+    owner, before, after = (np.searchsorted(owners, key[use]) for key, use in zip(keys, used, strict=True))
+    order = sorting(owner, within.at[used[0]])
+    earlier, later = (
+        Edge(np.full(len(owners), never), np.zeros(len(owners), np.int64)) for never in (NEVER_BEFORE, NEVER_AFTER)
+    )
+    for edge, who, side, use in zip((earlier, later), (before, after), sides[1:], used[1:], strict=True):
+        edge.at[who], edge.value[who] = side.at[use], side.value[use]
+    own = Readings(owner[order], within.at[used[0]][order], within.value[used[0]][order])
+    filled = fill(own, earlier, later, hour.start, timeline.scrape_ms[owners // len(number)], config)
+    at = np.minimum(np.searchsorted(owners, wanted), len(owners) - 1)
+    window = pieces.window[rows]
+    has = (label >= 0) & (owners[at] == wanted) & (filled.method[at, window] == Method.MEASURED)
+    return np.where(has, filled.value[at, window], 0), has
 
 
 def matches_table(holding: Holding, timeline: Timeline) -> pa.Table:

@@ -132,41 +132,32 @@ def _group_names(seen: Seen, rows: list[Row]) -> str:
 
 
 def _strangers(seen: Seen, exported: list[Row]) -> Iterable[Remark]:
-    """Exporters whose pods are not recognised as such: an idle device would be charged to them."""
-    surely = {
-        (pod, container)
-        for row in exported
-        if (pod := row.labels.get("pod")) and not _own(seen, pod, container := row.labels.get("container", ""))
-    }
+    """Exporters whose pods are not recognised as such: an idle device would be charged to them, and every other row
+    names two pods (A8).
+    """
+    surely = sorted({pod for row in exported if (pod := row.labels.get("pod")) and not _own(seen, pod)})
     perhaps = {
-        (pod, row.labels.get("container", ""))
+        pod
         for row in seen.used
         if row.workload is not None
         and not row.labels.get("exported_pod")
         and (pod := row.labels.get("pod"))
         and re.search(r"dcgm|exporter", f"{pod} {row.labels.get('container', '')}")
-    } - surely
-    for level, found in ((Level.FAIL, surely), (Level.WARN, perhaps)):
-        if found:
-            pods, containers = sorted({pod for pod, _ in found}), {container for _, container in found}
-            remedy = f'exporter_pattern = "{_common_prefix(pods)}"'
-            if len(containers) == 1 and "" not in containers:
-                remedy = f'exporter_container = "{next(iter(containers))}"'
+    }
+    for level, pods in ((Level.FAIL, surely), (Level.WARN, sorted(perhaps - set(surely)))):
+        if pods:
             yield Remark(
                 level,
                 "exporter's pod",
                 f"{listed(pods)} {'is' if level == Level.FAIL else 'looks like'} the exporter's own pod and is not"
-                f" recognised ({seen.config.labels.exporter_pattern!r} in pod or container, or container"
-                f" {seen.config.labels.exporter_container!r}): idle devices count as its workload",
-                f"in FINOPS_CONFIG: [labels] {remedy}",
+                f" recognised ({seen.config.labels.exporter_pattern!r} in the pod's name): idle devices count as its"
+                " workload" + ("; if it is a workload, set honor_labels = true instead" if level == Level.FAIL else ""),
+                f'in FINOPS_CONFIG: [labels] exporter_pattern = "{_common_prefix(pods)}"',
             )
 
 
-def _own(seen: Seen, pod: str, container: str) -> bool:
-    labels = seen.config.labels
-    return (
-        labels.exporter_pattern in pod or labels.exporter_pattern in container or container == labels.exporter_container
-    )
+def _own(seen: Seen, pod: str) -> bool:
+    return seen.config.labels.may_be_exporter(pod)
 
 
 def _common_prefix(pods: list[str]) -> str:

@@ -5,10 +5,9 @@ What belongs here: preparing it once. What does not: judging it.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -105,12 +104,20 @@ def _rows(series: pa.Table, config: AccountingConfig) -> list[Row]:
 
 
 def _intervals(hour: HourReadings) -> list[int | None]:
-    bounds = np.searchsorted(hour.instant_device, np.arange(len(hour.devices) + 1))
-    found: list[int | None] = []
-    for first, past in pairwise(bounds.tolist()):
-        seconds = np.rint(np.diff(hour.instant_at[first:past]) / MILLISECONDS).astype(np.int64)
-        values, counts = np.unique(seconds[seconds > 0], return_counts=True)
-        found.append(int(values[np.argmax(counts)]) if counts.sum() > 1 else None)
+    """The commonest seconds of each device's scrape targets, the smallest over them (A11), whatever their number."""
+    spacing = hour.spacing
+    best: dict[tuple[int, int], tuple[int, int]] = {}
+    total: Counter[tuple[int, int]] = Counter()
+    for device, target, seconds, count in zip(
+        *(column.tolist() for column in (spacing.device, spacing.target, spacing.seconds, spacing.count)), strict=True
+    ):
+        if seconds:
+            total[device, target] += count
+            best[device, target] = min(best.get((device, target), (0, 0)), (-count, seconds))
+    found: list[int | None] = [None] * len(hour.devices)
+    for (device, target), (_, seconds) in best.items():
+        if total[device, target] > 1:
+            found[device] = min(found[device] or seconds, seconds)
     return found
 
 

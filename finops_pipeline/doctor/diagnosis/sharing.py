@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from finops_pipeline.accounting.arrays import Column
+from finops_pipeline.accounting.config import USUAL_SLICES, profile_slices
 from finops_pipeline.doctor.diagnosis.remarks import Level, Remark, counted, listed
 from finops_pipeline.doctor.diagnosis.seen import Row, Seen, busy_devices
 
@@ -30,7 +30,7 @@ def check_instances(seen: Seen) -> Iterable[Remark]:
         + ", ".join(f"{count} x {profile or '(no profile)'}" for profile, count in sorted(profiles.items()))
         + "; power and energy are the board's and are divided by slices",
     )
-    too_many = [b for b in boards if (of := devices.uuid == b).any() and _slices_used(seen, of) > _slices(seen, of)]
+    too_many = [board for board in boards if _slices_used(seen, board) > seen.config.slices(_card(seen, board))]
     if too_many:
         models = sorted(set(devices.model[np.isin(devices.uuid, too_many)].tolist()))
         yield Remark(
@@ -48,6 +48,7 @@ def check_instances(seen: Seen) -> Iterable[Remark]:
             f"{counted(len(both), 'board')} read whole and as instances ({listed(both)}): each is a device (A7)",
             "if MIG was not just switched on or off, let the exporter tell either (-d f, its default)",
         )
+    yield from _unclear(seen, (_card(seen, board) for board in boards))
     yield from _fractions(seen, "MIG instance", "1/7")
 
 
@@ -55,13 +56,38 @@ def _profile(row: Row, seen: Seen) -> str:
     return next((row.labels[name] for name in seen.config.labels.profile if row.labels.get(name)), "")
 
 
-def _slices_used(seen: Seen, of_board: Column) -> int:
-    devices = seen.hour.devices
-    return int(devices.slices[of_board & (devices.instance != "")].sum())
+def _slices_used(seen: Seen, board: str) -> int:
+    """Slices of the instances that are read at the end, by their profiles."""
+    last = max(row.last for row in seen.used if row.board == board)
+    profiles = {row.key: _profile(row, seen) for row in seen.used if row.board == board and row.last == last}
+    return sum(profile_slices(profile) or 0 for key, profile in profiles.items() if "/" in key)
 
 
-def _slices(seen: Seen, of_board: Column) -> int:
-    return seen.config.slices(str(seen.hour.devices.model[of_board][0]))
+def _card(seen: Seen, board: str) -> str:
+    return str(seen.hour.devices.model[seen.hour.devices.uuid == board][0])
+
+
+def _unclear(seen: Seen, models: Iterable[str]) -> Iterable[Remark]:
+    """Profiles and cards that no table understands (A19)."""
+    odd = sorted(
+        {profile for row in seen.used if "/" in row.key and not profile_slices(profile := _profile(row, seen))}
+    )
+    if odd:
+        yield Remark(
+            Level.WARN,
+            "MIG",
+            f"no number of slices in the profile {listed([profile or '(none)' for profile in odd])}: such an instance takes an"
+            " equal part of what the others leave of the card (A19)",
+            "let the exporter write the profile as GPU_I_PROFILE, like 3g.40gb; [labels] profile names another label",
+        )
+    unknown = sorted(model for model in set(models) if seen.config.known_slices(model) is None)
+    if unknown:
+        yield Remark(
+            Level.WARN,
+            "mig_slices",
+            f"the slices of {listed(unknown)} are not known: {USUAL_SLICES} are assumed (A19)",
+            "in FINOPS_CONFIG: [mig_slices] " + ", ".join(f'"{model}" = slices of the card' for model in unknown),
+        )
 
 
 def _fractions(seen: Seen, what: str, example: str) -> Iterable[Remark]:
