@@ -36,7 +36,7 @@ $(STAMP): $(LOCK) pyproject.toml
 	@touch $@
 
 .PHONY: demo
-demo: $(STAMP) ## Run a bundled day of a GPU cluster through the whole pipeline, embedded, and show what it cost whom
+demo: $(STAMP) ## Run a bundled day of a GPU cluster through the whole pipeline, embedded, and show who pays what
 	$(BIN)/finops demo
 
 .PHONY: test

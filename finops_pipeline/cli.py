@@ -152,9 +152,9 @@ def common(
     """What holds for every command."""
 
 
-@app.command(short_help="Run a bundled day of a small cluster, and show what it cost whom.")
+@app.command(short_help="Run a bundled day of a small cluster, and show who pays what.")
 def demo(json_output: Json = False) -> None:
-    """Run a bundled day of a GPU cluster through the whole pipeline, embedded, and show what it cost whom.
+    """Run a bundled day of a GPU cluster through the whole pipeline, embedded, and show who pays what.
 
     Nothing is needed but this program. Everything lies under FINOPS_HOME (.finops); running it again books nothing.
     """
@@ -173,11 +173,11 @@ def demo(json_output: Json = False) -> None:
     _print(report.data, report.text, json_output)
 
 
-@app.command(short_help="Compute hours, and book what is new of them.")
+@app.command(short_help="Compute hours, and book what is new.")
 def run(
     from_: From = None, to: To = None, bundle: BundleFolder = None, out: OutFolder = None, json_output: Json = False
 ) -> None:
-    """Compute hours and book what is new of them; without --from and --to the last hour, or all of a bundle.
+    """Compute hours and book what is new; without --from and --to the last hour, or all of a bundle.
 
     An hour may be computed as often as wanted: only the difference to what is booked is booked.
     """
@@ -537,14 +537,14 @@ def show_policy(policy_id: Annotated[str, typer.Argument(metavar="ID")], json_ou
     _print(found, fields_text(found), json_output)
 
 
-@app.command(short_help="Ask the lake in SQL.")
+@app.command(short_help="Query the lake with SQL.")
 def sql(
     query: Annotated[
         str | None, typer.Argument(metavar="SQL", help="Like 'FROM gpu_usage LIMIT 5'; without it, stdin is read.")
     ] = None,
     json_output: Json = False,
 ) -> None:
-    """Ask the lake in DuckDB's SQL; every table is a view: gpu_usage, gpu_cost_allocation, dcgm_series, SHOW TABLES."""
+    """Query the lake with DuckDB's SQL; every table is a view: gpu_usage, gpu_cost_allocation, dcgm_series, SHOW TABLES."""
     from finops_pipeline.commands.show import sql_session
 
     sql_session(_settings(), query, as_json=json_output)

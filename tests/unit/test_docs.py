@@ -51,3 +51,10 @@ def test_every_rung_and_finding_is_documented() -> None:
     findings = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
     assert [rung.name for rung in RUNGS if f"`{rung.name.lower()}`" not in rules] == []
     assert [kind.code for kind in Kind if f"| `{kind.code}` |" not in findings] == []
+
+
+def test_every_table_of_the_lake_is_listed() -> None:
+    from finops_pipeline.contracts.lake import TABLES
+
+    lake = (ROOT / "docs" / "lake.md").read_text(encoding="utf-8")
+    assert [table for table in TABLES if f"`{table}`" not in lake] == []
