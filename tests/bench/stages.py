@@ -36,7 +36,7 @@ class Stages:
         usage.use(site.lake, site.database, site.config, self.cluster, hour, site.source.now_ms())
 
     def price(self, hour: int) -> None:
-        allocation.price(self.site.lake, self.site.database, self.site.config, self.cluster, hour)
+        deque(allocation.price(self.site.lake, self.site.database, self.site.config, self.cluster, [hour]), maxlen=0)
 
     def book(self, hour: int) -> None:
         site = self.site

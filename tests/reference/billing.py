@@ -32,7 +32,7 @@ PATTERNS = (
     *("idle", "idle", "idl*", "id?e", "[i]dle", "idle*", "wl-*", "wl-1", "wl-?", "lab/*", "Chat-*", "*-DEV", "[A-Z]*"),
 )
 CURRENCIES = ("EUR", "EUR", "EUR", "JPY", "KWD", "CLF")
-WEIGHTS = (None, None, "0", "0", "1", "4", "0.1", "0.333333333333", "2.50", "1000000007")
+WEIGHTS = (None, None, "0", "0", "1", "4", "0.1", "0.333333", "2.50", "7.5")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def instant(at: int) -> str:
 
 def price(rng: random.Random, top: int = 30) -> str:
     """A decimal string: none, few or many decimals, often zero."""
-    digits = rng.choice((0, 0, 1, 2, 2, 4, 9, 17))
+    digits = rng.choice((0, 0, 1, 2, 2, 4, 9, 12))
     whole = rng.choice((0, 0, 1, rng.randrange(top), rng.randrange(top)))
     return f"{whole}.{rng.randrange(10**digits):0{digits}d}" if digits else str(whole)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from finops_pipeline.accounting.money.allocation import allocate
+from finops_pipeline.accounting.money.allocation import PaidHour, allocate
 from finops_pipeline.accounting.money.policies import PolicyBook
 from finops_pipeline.accounting.money.statement import statement, statement_json
 from finops_pipeline.accounting.money.tokens import clean_tokens
@@ -58,19 +58,21 @@ def price_site(site: Site, hours: list[int], now: int) -> Priced:
     book = PolicyBook.parse(table_of(weighed, lake.ALLOCATION_POLICIES), records.models)
     usage = {hour: [row for row in site.usage if milliseconds(row["hour"]) == hour] for hour in hours}
     idle = {hour: [row for row in site.idle if milliseconds(row["hour"]) == hour] for hour in hours}
-    allocation = pa.concat_tables(
-        allocate(
-            hour,
-            site.cluster,
-            usage=table_of(usage[hour], lake.GPU_USAGE),
-            idle=table_of(idle[hour], lake.GPU_IDLE),
-            storage=table_of(records.storage, lake.DEPLOYMENT_STORAGE),
-            tokens=tokens,
-            deployments=deployments,
-            book=book,
-            platform_tenant=records.platform_tenant,
-        )
-        for hour in hours
+    allocation = allocate(
+        site.cluster,
+        [
+            PaidHour(
+                hour,
+                usage=table_of(usage[hour], lake.GPU_USAGE),
+                idle=table_of(idle[hour], lake.GPU_IDLE),
+                storage=table_of(records.storage, lake.DEPLOYMENT_STORAGE),
+                tokens=tokens,
+                deployments=deployments,
+                book=book,
+            )
+            for hour in hours
+        ],
+        platform_tenant=records.platform_tenant,
     )
     aside = {(row["source"], row["key"], row["reason"]) for row in quarantine.to_pylist()}
     return Priced(allocation, aside)

@@ -16,7 +16,7 @@ import psycopg
 import pyarrow as pa
 
 from finops_pipeline.accounting.config import AccountingConfig
-from finops_pipeline.accounting.money.allocation import allocate
+from finops_pipeline.accounting.money.allocation import PaidHour, allocate
 from finops_pipeline.accounting.money.closing import Life
 from finops_pipeline.accounting.money.policies import PolicyBook
 from finops_pipeline.assets.events import book
@@ -79,17 +79,16 @@ class Books:
         usage = pa.Table.from_pylist([_usage_row(cluster, at, row) for row in used], lake.GPU_USAGE)
         book_of = PolicyBook.parse(self.database.read_policies(), {})
         nothing = {name: lake.TABLES[name].empty_table() for name in lake.TABLES}
-        allocation = allocate(
+        paid = PaidHour(
             hour,
-            cluster,
             usage=usage,
             idle=nothing["gpu_idle"],
             storage=nothing["deployment_storage"],
             tokens=nothing["token_usage"],
             deployments=nothing["deployments"],
             book=book_of,
-            platform_tenant=PLATFORM,
         )
+        allocation = allocate(cluster, [paid], platform_tenant=PLATFORM)
         seconds = sum((Decimal(row.seconds) for row in used), Decimal(0))
         fleet = dict.fromkeys(("stale", "unattributed", "idle", "no_data", "unmatched"), Decimal(0)) | dict.fromkeys(
             ("visible", "held", "lifecycle", "matched"), seconds

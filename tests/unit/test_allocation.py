@@ -8,6 +8,7 @@ import time
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
@@ -20,9 +21,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finops_pipeline.accounting.exact import HOUR_MS, AccountingError, rows_of
+from finops_pipeline.accounting.exact import HOUR_MS, AccountingError, largest_remainder, rows_of
 from finops_pipeline.accounting.holding.deployments import dedicated_owners
-from finops_pipeline.accounting.money.allocation import allocate, check_parts
+from finops_pipeline.accounting.money.allocation import PaidHour, allocate, check_parts, of_hour, payers, priced
 from finops_pipeline.accounting.money.policies import PolicyBook
 from finops_pipeline.accounting.money.tokens import clean_tokens
 from finops_pipeline.accounting.usage.storage import storage_usage
@@ -135,11 +136,6 @@ def idle_of(allocation: pa.Table) -> pa.Table:
     return pa.Table.from_pylist(list(lines.values()), schema=lake.GPU_IDLE)
 
 
-def of_hour(table: pa.Table, hour_ms: int) -> pa.Table:
-    instants = table["hour"].cast(pa.int64()).to_pylist()
-    return table.filter(pa.array([instant == hour_ms for instant in instants], pa.bool_()))
-
-
 @pytest.mark.parametrize("case", CASE_NAMES)
 def test_case(case: str) -> None:
     folder = CASES / case
@@ -155,20 +151,19 @@ def test_case(case: str) -> None:
     )
     idle = idle_of(expected)
     hours = [
-        allocate(
+        PaidHour(
             hour_ms,
-            bundle["cluster"],
             usage=of_hour(usage, hour_ms),
             idle=of_hour(idle, hour_ms),
             storage=storage,
             tokens=tokens,
             deployments=deployments,
             book=book,
-            platform_tenant=bundle["platform_tenant"],
         )
         for hour_ms in range(start, end, HOUR_MS)
     ]
-    assert csv_text(pa.concat_tables(hours)) == (folder / "expected/allocation.csv").read_text()
+    allocation = allocate(bundle["cluster"], hours, platform_tenant=bundle["platform_tenant"])
+    assert csv_text(allocation) == (folder / "expected/allocation.csv").read_text()
 
     disks = pa.concat_tables(
         storage_usage(h, bundle["cluster"], storage, deployments) for h in range(start, end, HOUR_MS)
@@ -238,16 +233,29 @@ def run(
     deployments: list[dict[str, Any]] | None = None,
     book: PolicyBook | None = None,
 ) -> pa.Table:
-    return allocate(
+    hour = paid(
+        usage, idle=idle, storage=storage, tokens=tokens, deployments=deployments, book=book or book_of(policy())
+    )
+    return allocate("dc1", [hour], platform_tenant=PLATFORM)
+
+
+def paid(
+    usage: list[dict[str, Any]],
+    *,
+    idle: list[dict[str, Any]] | None = None,
+    storage: list[dict[str, Any]] | None = None,
+    tokens: list[dict[str, Any]] | None = None,
+    deployments: list[dict[str, Any]] | None = None,
+    book: PolicyBook | None = None,
+) -> PaidHour:
+    return PaidHour(
         H10,
-        "dc1",
         usage=table_of(usage, lake.GPU_USAGE),
         idle=table_of(idle or [], lake.GPU_IDLE),
         storage=table_of(storage or [], lake.DEPLOYMENT_STORAGE),
         tokens=table_of(tokens or [], lake.TOKEN_USAGE),
         deployments=table_of(deployments or SHARED, lake.DEPLOYMENTS),
         book=book or book_of(policy()),
-        platform_tenant=PLATFORM,
     )
 
 
@@ -413,14 +421,53 @@ def test_a_part_that_was_lost_or_invented_is_found() -> None:
 
 
 def check(table: pa.Table, usage: list[dict[str, Any]]) -> None:
-    check_parts(
-        table,
-        H10,
-        usage=table_of(usage, lake.GPU_USAGE),
-        idle=lake.GPU_IDLE.empty_table(),
-        storage=lake.DEPLOYMENT_STORAGE.empty_table(),
-        book=book_of(policy()),
+    check_parts(table, priced([paid(usage)]))
+
+
+def test_what_no_128_bits_hold_is_refused_by_name() -> None:
+    """A29: exact or not at all, and the message says where to look."""
+    weights = book_of(policy(token_weights={"input": "999999999999"}))
+    tokens = [token(A, 2**63 - 1), token(B, 2**63 - 1)]
+    with pytest.raises(AccountingError, match=r"2026-10-01T10:00:00Z, deployment chat: .* too large .*token counts"):
+        run([usage_row()], tokens=tokens, book=weights)
+
+
+@given(st.integers(1, 10**12), st.integers(0, 10**26), st.integers(1, 2**63 - 1), st.integers(1, 2**63 - 1))
+@settings(deadline=None, max_examples=50)
+def test_products_beyond_128_bits_are_divided_exactly(weight: int, total: int, first: int, second: int) -> None:
+    """A29: by the same formula in integers without bounds."""
+    book = book_of(policy(token_weights={"input": str(weight // 10**6 or 1)}))
+    seconds = f"{Decimal(total).scaleb(-3):f}"
+    table = run([usage_row(gpu_seconds=seconds)], tokens=[token(A, first), token(B, second)], book=book)
+    expected = largest_remainder(total, {A: first, B: second}, "2026-10-01T10:00:00Z")
+    assert by_tenant(table, "gpu_seconds") == {t: Decimal(n).scaleb(-3) for t, n in expected.items()}
+
+
+def test_hours_of_a_stretch_do_not_touch_each_other() -> None:
+    """Each hour has its own deployments, tokens and policies."""
+    later = replace(paid([usage_row(tenant_id=A)], deployments=DEDICATED), hour_ms=H10 + HOUR_MS)
+    both = allocate("dc1", [paid([usage_row()], tokens=[token(A, 1), token(B, 1)]), later], platform_tenant=PLATFORM)
+    assert by_tenant(of_hour(both, H10), "gpu_seconds") == {A: Decimal(1800), B: Decimal(1800)}
+    assert by_tenant(of_hour(both, H10 + HOUR_MS), "gpu_seconds") == {OWNER: Decimal(3600)}
+    assert allocate("dc1", [later], platform_tenant=PLATFORM).equals(of_hour(both, H10 + HOUR_MS))
+
+
+def test_payers_say_by_which_rule() -> None:
+    hour = paid(
+        [usage_row(), usage_row(workload_id="w2", deployment_id="w2", tenant_id=B)],
+        tokens=[token(A, 7), token(B, 3)],
+        idle=[idle_row()],
     )
+    found = {
+        (r["workload_id"], r["tenant_id"]): (r["rule"], int(r["weight"]))
+        for r in payers(hour, platform_tenant=PLATFORM).to_pylist()
+    }
+    assert found == {
+        ("wl", A): ("tokens", 7),
+        ("wl", B): ("tokens", 3),
+        ("w2", B): ("event", 1),
+        ("idle:H100", PLATFORM): ("nobody", 1),
+    }
 
 
 def test_mode_must_be_known() -> None:
@@ -547,17 +594,16 @@ def test_five_thousand_workloads_in_an_hour_are_quick() -> None:
     )
     book = book_of(policy(), *(policy(id=f"q{n}", deployment_pattern=f"team{n}-*") for n in range(200)))
     begun = time.process_time()
-    table = allocate(
+    hour = PaidHour(
         H10,
-        "dc1",
         usage=usage,
         idle=lake.GPU_IDLE.empty_table(),
         storage=lake.DEPLOYMENT_STORAGE.empty_table(),
         tokens=tokens,
         deployments=deployments,
         book=book,
-        platform_tenant=PLATFORM,
     )
+    table = allocate("dc1", [hour], platform_tenant=PLATFORM)
     seconds = time.process_time() - begun
     assert table.num_rows == 2500 + 3 * 2500
     assert seconds < 2, f"{seconds:.3f} s"

@@ -126,8 +126,6 @@ def test_tenant_hours_take_the_class_of_the_usage_row() -> None:
     ]
     key: dict[str, Any] = {"cluster": "c", "hour": HOUR, "deployment_id": "d", "methods": "", "estimated": False}
     table = tenant_hours(
-        "c",
-        HOUR,
         pa.Table.from_pylist([key | {"usage_type": "gpu_local"} | row for row in rows], GPU_COST_ALLOCATION),
         pa.Table.from_pylist([key | row for row in usage], GPU_USAGE),
     )

@@ -11,11 +11,13 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finops_pipeline.accounting.money.tokens import token_counts
+from finops_pipeline.accounting.money.queries import queries
+from finops_pipeline.accounting.money.tokens import TOKEN_EVENTS
 from finops_pipeline.contracts import lake
 from tests.reference.billing import Month, month_of
 from tests.reference.cases import rows_of
@@ -111,9 +113,15 @@ def test_sums_of_huge_counts_do_not_wrap_around() -> None:
     events = [
         counts | {"event_id": text, "tenant_id": "a", "input_tokens": text} for text in ("9223372036854775807", "1")
     ]
-    start = milliseconds("2026-10-01T10:00:00Z")
-    sums = token_counts(table_of(events, lake.TOKEN_USAGE), start, start + HOUR)
-    assert sums == {"chat": {"a": (2**63, 0, 0)}}
+    columns = {
+        name: pa.array(values, TOKEN_EVENTS.field(name).type)
+        for name, values in (("hour_ms", [0, 0]), ("span", [0, 0]))
+    }
+    table = table_of(events, lake.TOKEN_USAGE)
+    columns |= {name: table[name] for name in TOKEN_EVENTS.names[2:]}
+    with queries(token_event=pa.table(columns, schema=TOKEN_EVENTS)) as run:
+        (sums,) = run.table("token_sums").to_pylist()
+    assert (sums["tenant_id"], int(sums["input_tokens"])) == ("a", 2**63)
 
 
 @given(st.integers(0, 2**31))

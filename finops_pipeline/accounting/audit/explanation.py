@@ -1,8 +1,8 @@
 """An hour's amounts on their way back: split, cost, usage, running time, devices, windows and readings (A35).
 
 Everything is taken from what the hour was computed from and left behind, and said so that a reader can recompute it:
-units and amounts as exact decimal text, shares as fractions. Who gets which part of a row is worked out here a second
-time, from the rules (A25-A27), not taken from the allocation: a test holds the two together.
+units and amounts as exact decimal text, weights as they are divided by. Who pays, by which rule and weight, is asked of
+the files that the allocation itself runs (`money.allocation.payers`).
 
 What belongs here: answers as plain dicts (JSON). What does not: where tables come from, and how it looks.
 """
@@ -35,9 +35,9 @@ from finops_pipeline.accounting.exact import (
 )
 from finops_pipeline.accounting.holding.deployments import pod_owners
 from finops_pipeline.accounting.holding.lifecycle import NANO, OPEN, Intervals, running_intervals
-from finops_pipeline.accounting.money.allocation import IDLE_PREFIX
-from finops_pipeline.accounting.money.policies import Policy, PolicyBook
-from finops_pipeline.accounting.money.tokens import token_counts
+from finops_pipeline.accounting.money.allocation import IDLE_PREFIX, PaidHour, payers
+from finops_pipeline.accounting.money.policies import Policy, PolicyBook, TokenWeights
+from finops_pipeline.accounting.money.tokens import COUNTS
 from finops_pipeline.accounting.telemetry.readings import SeriesColumns
 from finops_pipeline.accounting.telemetry.windows import RUNGS
 from finops_pipeline.accounting.usage.storage import PREFIX as STORAGE_PREFIX
@@ -64,6 +64,21 @@ PRICES = ("gpu_hourly_cost", "overhead_pct", "energy_kwh_price", "pue", "storage
 
 Told = dict[str, Any]
 
+_ROW = ("workload_id", "gpu_model", "deployment_id")
+_RULES = {
+    "event": ("A25", "no known deployment: the event's tenant pays, a disk's platform"),
+    "dedicated": ("A25", "deployment {} is dedicated: its owner pays"),
+    "tokens": ("A26", "shared: by weighted tokens of the hour"),
+    "tokens_before": ("A27", "no tokens, by those of the 24 hours before"),
+    "proportional": ("A27", "no tokens, none in the 24 hours before either: the owner pays"),
+    "platform": ("A27", "no tokens, idle_policy platform"),
+    "owner": ("A27", "no tokens, idle_policy owner"),
+    "use": ("A27", "time of nobody: by the GPU-seconds (thousandths) that each tenant was given"),
+    "no_use": ("A27", "idle_policy proportional, but nobody used anything: the platform pays"),
+    "nobody": ("A27", "time of nobody: the platform pays"),
+}
+"""What the rules of `sql/shares.sql` and `sql/idle_shares.sql` are."""
+
 
 @dataclass(frozen=True)
 class HourEvidence:
@@ -83,7 +98,7 @@ class HourEvidence:
         policy = None if part["policy_id"] is None else self._book[part["policy_id"]]
         return {
             "part": _texts(part, "estimated", "deployment_id"),
-            "split": self._split(workload_id, gpu_model, part["deployment_id"], row, policy),
+            "split": self._split(workload_id, gpu_model, part["deployment_id"], policy),
             "cost": None if policy is None else self._cost(workload_id, policy, row),
             "usage": row,
             "running": list(self._running(workload_id, gpu_model)),
@@ -131,79 +146,37 @@ class HourEvidence:
                 held = Fraction(size) * (last - first) / HOUR_MS
                 yield {"size_gb": plain(size), **_span(first, last), "gb_hours": str(held)}
 
-    def _split(
-        self, workload_id: str, gpu_model: str | None, deployment_id: str, row: Told, policy: Policy | None
-    ) -> Told:
+    def _split(self, workload_id: str, gpu_model: str | None, deployment_id: str, policy: Policy | None) -> Told:
         """Who pays the row, by which rule and weights, and every part (A25-A27, A29)."""
-        if workload_id.startswith(IDLE_PREFIX):
-            told = self._idle_shares(policy)
-        else:
-            told = self._shares(deployment_id, row.get("tenant_id"), policy)
-        parts = [p for p in self._parts if (p["workload_id"], p["gpu_model"]) == (workload_id, gpu_model)]
+        row = (workload_id, gpu_model, deployment_id)
+        shares = [share for share in self._payers if tuple(share[name] for name in _ROW) == row]
+        parts = [part for part in self._parts if tuple(part[name] for name in _ROW) == row]
+        rule, says = _RULES[shares[0]["rule"]]
         return {
-            **told,
+            "rule": rule,
+            "says": says.format(deployment_id),
+            **self._counted(shares[0]["rule"], policy),
+            "weights": [_weight(share) for share in shares],
             "ties_by": f"sha256(share_id|{hour_text(self.hour_ms)})",
             "parts": [{"tenant_id": part["tenant_id"], **_texts(part)} for part in parts],
         }
 
-    def _shares(self, deployment_id: str, tenant_id: str | None, policy: Policy | None) -> Told:
-        modes = {
-            name: (mode, owner)
-            for name, mode, owner in rows_of(self.tables["deployments"], "deployment_id", "mode", "owner_tenant_id")
-        }
-        if deployment_id not in modes:
-            payer = tenant_id or self.config.platform_tenant
-            return _alone("A25", "no known deployment: the event's tenant pays", payer)
-        mode, owner = modes[deployment_id]
-        if mode == "dedicated":
-            return _alone("A25", f"deployment {deployment_id} is dedicated: its owner pays", owner)
-        if told := self._by_tokens(deployment_id, policy, self.hour_ms, self.hour_ms + HOUR_MS):
-            return {"rule": "A26", "says": "shared: by weighted tokens of the hour", **told}
-        idle_policy = "owner" if policy is None else policy.idle_policy
-        if idle_policy == "platform":
-            return _alone("A27", "no tokens, idle_policy platform", self.config.platform_tenant)
-        if idle_policy == "proportional":
-            before = self._by_tokens(deployment_id, policy, self.hour_ms - 24 * HOUR_MS, self.hour_ms)
-            if before:
-                return {"rule": "A27", "says": "no tokens, by those of the 24 hours before", **before}
-            return _alone("A27", "no tokens, none in the 24 hours before either: the owner pays", owner)
-        return _alone("A27", "no tokens, idle_policy owner", owner)
+    @cached_property
+    def _payers(self) -> list[Told]:
+        names = ("usage", "idle", "storage", "tokens", "deployments")
+        stored = ("gpu_usage", "gpu_idle", "deployment_storage", "token_usage", "deployments")
+        tables = {name: self.tables[table] for name, table in zip(names, stored, strict=True)}
+        hour = PaidHour(self.hour_ms, **tables, book=self._book)
+        return list(payers(hour, platform_tenant=self.config.platform_tenant).to_pylist())
 
-    def _by_tokens(self, deployment_id: str, policy: Policy | None, begin: int, end: int) -> Told:
-        """Weighted tokens of every tenant in `[begin, end)`; empty if they weigh nothing."""
-        kinds = ("input", "output", "cached")
-        per = {kind: Fraction(1) if policy is None else getattr(policy.token_weights, kind) for kind in kinds}
-        counts = token_counts(self.tables["token_usage"], begin, end).get(deployment_id, {})
-        weights = []
-        for tenant_id, tokens in sorted(counts.items()):
-            of_kind = dict(zip(kinds, tokens, strict=True))
-            weight = sum((per[kind] * of_kind[kind] for kind in kinds), Fraction(0))
-            if weight:
-                told = {f"{kind}_tokens": of_kind[kind] for kind in kinds}
-                weights.append({"share_id": tenant_id, "weight": str(weight), **told})
-        if not weights:
+    def _counted(self, rule: str, policy: Policy | None) -> Told:
+        """Which tokens count, and for what, where tokens decide (A26, A27)."""
+        if rule not in ("tokens", "tokens_before"):
             return {}
-        return {**_span(begin, end), "token_weights": {kind: str(per[kind]) for kind in kinds}, "weights": weights}
-
-    def _idle_shares(self, policy: Policy | None) -> Told:
-        if policy is None or policy.idle_policy != "proportional":
-            return _alone("A27", "time of nobody: the platform pays", self.config.platform_tenant)
-        seconds: dict[str, Decimal] = defaultdict(Decimal)
-        for part in self._parts:
-            if not part["workload_id"].startswith(IDLE_PREFIX):
-                seconds[part["tenant_id"]] += part["gpu_seconds"] or 0
-        if not any(seconds.values()):
-            return _alone("A27", "idle_policy proportional, but nobody used anything", self.config.platform_tenant)
-        weights = [
-            {"share_id": tenant_id, "weight": str(Fraction(used)), "gpu_seconds": plain(used)}
-            for tenant_id, used in sorted(seconds.items())
-            if used
-        ]
-        return {
-            "rule": "A27",
-            "says": "time of nobody: by the GPU-seconds that each tenant was given",
-            "weights": weights,
-        }
+        begin, end = (0, HOUR_MS) if rule == "tokens" else (-24 * HOUR_MS, 0)
+        per = TokenWeights() if policy is None else policy.token_weights
+        weights = {kind: str(getattr(per, kind)) for kind in ("input", "output", "cached")}
+        return {**_span(self.hour_ms + begin, self.hour_ms + end), "token_weights": weights}
 
     # The cost
 
@@ -380,9 +353,9 @@ class HourEvidence:
             }
 
 
-def _alone(rule: str, says: str, tenant_id: str) -> Told:
-    """One tenant pays everything."""
-    return {"rule": rule, "says": says, "weights": [{"share_id": tenant_id, "weight": "1"}]}
+def _weight(share: Told) -> Told:
+    counts = {name: int(share[name]) for name in COUNTS if share[name] is not None}
+    return {"share_id": share["tenant_id"], "weight": str(int(share["weight"])), **counts}
 
 
 def _texts(row: Mapping[str, Any], *names: str) -> Told:

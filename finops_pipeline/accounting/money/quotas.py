@@ -12,35 +12,22 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from finops_pipeline.accounting.exact import AccountingError, decimal_of, round_half_even, rows_of, units_of
+from finops_pipeline.accounting.exact import AccountingError, decimal_of, round_half_even, units_of
+from finops_pipeline.accounting.money.queries import conformed, queries
 from finops_pipeline.contracts.lake import TENANT_HOURS
 
 ALL = None
 """The class of a quota that is for all classes together."""
 
 
-def tenant_hours(cluster: str, hour_ms: int, allocation: pa.Table, usage: pa.Table) -> pa.Table:
-    """TENANT_HOURS of one hour from its GPU_COST_ALLOCATION and GPU_USAGE, by tenant and class.
+def tenant_hours(allocation: pa.Table, usage: pa.Table) -> pa.Table:
+    """TENANT_HOURS of any hours from their GPU_COST_ALLOCATION and GPU_USAGE, by tenant and class.
 
     A row without a class (a pod without events) counts for its model.
     """
-    rows = rows_of(usage, "workload_id", "gpu_model", "placed_class")
-    classes = {(workload, model): placed or model for workload, model, placed in rows}
-    used = allocation.filter(
-        pc.and_(pc.equal(allocation["usage_type"], pa.scalar("gpu_local")), pc.is_valid(allocation["gpu_seconds"]))
-    )
-    seconds: dict[tuple[str, str], Decimal] = defaultdict(Decimal)
-    for workload, model, tenant, amount in rows_of(used, "workload_id", "gpu_model", "tenant_id", "gpu_seconds"):
-        seconds[tenant, classes[workload, model]] += amount
-    return pa.Table.from_pylist(
-        [
-            {"cluster": cluster, "hour": hour_ms, "tenant_id": tenant, "placed_class": placed, "gpu_seconds": amount}
-            for (tenant, placed), amount in sorted(seconds.items())
-        ],
-        schema=TENANT_HOURS,
-    )
+    with queries(allocation=allocation, usage=usage) as run:
+        return conformed(run.table("tenant_hours"), TENANT_HOURS)
 
 
 def gpu_hours(seconds: Decimal) -> Decimal:

@@ -18,7 +18,6 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from finops_pipeline.accounting.exact import (
     AccountingError,
@@ -31,6 +30,7 @@ from finops_pipeline.accounting.exact import (
     units_of,
 )
 from finops_pipeline.accounting.money.policies import AMOUNT_PLACES, minor_digits
+from finops_pipeline.accounting.money.queries import queries
 from finops_pipeline.contracts import lake
 
 UNITS = ("gpu_seconds", "gpu_memory_gb_seconds", "energy_wh")
@@ -44,7 +44,6 @@ CORRECTIONS = pa.schema(
 )
 
 _ITEM = ("tenant_id", "deployment_id", "currency")
-_KEY = ("hour", "cluster", "workload_id", "gpu_model", "usage_type")
 
 Line = dict[str, Any]
 """An item, or a correction, which also has its `hour` (epoch ms)."""
@@ -131,28 +130,8 @@ def _corrections(period: str, events: pa.Table) -> list[Line]:
 
 def _items(allocation: pa.Table) -> list[Line]:
     """One dict an item with its exact sums, sorted."""
-    summed = (*UNITS, "amount")
-    sums = allocation.group_by(list(_ITEM)).aggregate([*((name, "sum") for name in summed), ("estimated", "any")])
-    policies = _latest_policies(allocation)
-    items = [
-        {
-            **{name: row[name] for name in _ITEM},
-            **{name: row[f"{name}_sum"] for name in summed},
-            "estimated": row["estimated_any"],
-            "policy_id": policies.get(tuple(row[name] for name in _ITEM)),
-        }
-        for row in sums.to_pylist()
-    ]
-    return sorted(items, key=lambda item: tuple(item[name] or "" for name in _ITEM))
-
-
-def _latest_policies(allocation: pa.Table) -> dict[tuple[Any, ...], str]:
-    """The policy of each priced item's latest hour; of several in that hour, that of the last row by key."""
-    priced = allocation.filter(pc.is_valid(allocation["policy_id"])).select([*_ITEM, *_KEY, "policy_id"])
-    latest = priced.group_by(list(_ITEM)).aggregate([("hour", "max")]).rename_columns([*_ITEM, "hour"])
-    rows = priced.join(latest, [*_ITEM, "hour"], join_type="inner").to_pylist()
-    rows.sort(key=lambda row: tuple(row[name] or "" for name in _KEY[1:]))
-    return {tuple(row[name] for name in _ITEM): row["policy_id"] for row in rows}
+    with queries(allocation=allocation) as run:
+        return list(run.table("statement_items").to_pylist())
 
 
 def _round_together(currency: str, period: str, lines: list[Line]) -> Decimal:

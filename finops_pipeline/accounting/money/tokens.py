@@ -1,29 +1,23 @@
-"""Token usage of shared deployments: cleaned, summed over a span and weighted (A5, A26).
+"""Token usage of shared deployments: which events count, and in which hour (A5, A26).
 
-What belongs here: which token events count, and what they weigh.
-What does not: which policy sets the weights (policies.py), or who pays (allocation.py).
+What does not belong here: what a token weighs (`sql/shares.sql`, by the policy), or who pays (allocation.py).
 """
 
 from __future__ import annotations
-
-from collections import defaultdict
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from finops_pipeline.accounting.exact import FUTURE_MS
-from finops_pipeline.accounting.money.policies import TokenWeights
 from finops_pipeline.contracts import lake
 
-_COUNTS = ("input_tokens", "output_tokens", "cached_tokens")
+COUNTS = ("input_tokens", "output_tokens", "cached_tokens")
 
-_SUMMABLE = pa.schema(
-    pa.field(field.name, pa.decimal128(38)) if field.name in _COUNTS else field for field in lake.TOKEN_USAGE
+TOKEN_EVENTS = pa.schema(
+    [pa.field("hour_ms", pa.int64()), pa.field("span", pa.int64())]
+    + [lake.TOKEN_USAGE.field(name) for name in ("deployment_id", "tenant_id", *COUNTS)],
+    metadata={"grain": "a token event that can count in an hour: in it (span 0), or in the 24 hours before it (1)"},
 )
-"""An int64 sum would wrap around silently: one absurd count must not turn into another tenant's share."""
-
-TokenCounts = dict[str, dict[str, tuple[int, int, int]]]
-"""Input, output and cached tokens by deployment and tenant."""
 
 
 def clean_tokens(tokens: pa.Table, now_ms: int) -> tuple[pa.Table, pa.Table]:
@@ -42,7 +36,7 @@ def clean_tokens(tokens: pa.Table, now_ms: int) -> tuple[pa.Table, pa.Table]:
     firsts = contents.group_by("event_id").aggregate([("arrival_min", "min")])["arrival_min_min"]
     conflict = pc.invert(pc.is_in(contents["arrival_min"], value_set=firsts.combine_chunks()))
     future = pc.greater(contents["occurred_at"].cast(pa.int64()), pa.scalar(now_ms + FUTURE_MS))
-    input_tokens, output_tokens, cached_tokens = (contents[name] for name in _COUNTS)
+    input_tokens, output_tokens, cached_tokens = (contents[name] for name in COUNTS)
     negative = pc.less(pc.min_element_wise(input_tokens, output_tokens, cached_tokens), pa.scalar(0))
     reason = pc.case_when(pc.make_struct(conflict, future, negative), "conflict", "future", "negative")
     faulty = contents.append_column("reason", reason).filter(pc.is_valid(reason))
@@ -50,31 +44,10 @@ def clean_tokens(tokens: pa.Table, now_ms: int) -> tuple[pa.Table, pa.Table]:
     return clean, _quarantine(faulty)
 
 
-def token_counts(tokens: pa.Table, start_ms: int, end_ms: int) -> TokenCounts:
-    """Sums of the clean token events in `[start_ms, end_ms)`. Events without a deployment serve none."""
+def tokens_between(tokens: pa.Table, start_ms: int, end_ms: int) -> pa.Table:
+    """The clean token events in `[start_ms, end_ms)`."""
     instant = tokens["occurred_at"].cast(pa.int64())
-    inside = pc.and_(pc.greater_equal(instant, pa.scalar(start_ms)), pc.less(instant, pa.scalar(end_ms)))
-    sums = (
-        tokens.filter(pc.and_(inside, pc.is_valid(tokens["deployment_id"])))
-        .cast(_SUMMABLE)
-        .group_by(["deployment_id", "tenant_id"])
-        .aggregate([(name, "sum") for name in _COUNTS])
-    )
-    counts: TokenCounts = defaultdict(dict)
-    for row in sums.to_pylist():
-        input_sum, output_sum, cached_sum = (int(row[f"{name}_sum"]) for name in _COUNTS)
-        counts[row["deployment_id"]][row["tenant_id"]] = (input_sum, output_sum, cached_sum)
-    return dict(counts)
-
-
-def weighted_tokens(counts: TokenCounts, deployment_id: str, weights: TokenWeights) -> dict[str, int]:
-    """Weighted tokens of a deployment by tenant, whole by a common factor; a tenant with weight 0 has no part (A26)."""
-    per_input, per_output, per_cached = weights.integers
-    weighted = {
-        tenant_id: per_input * input_sum + per_output * output_sum + per_cached * cached_sum
-        for tenant_id, (input_sum, output_sum, cached_sum) in counts.get(deployment_id, {}).items()
-    }
-    return {tenant_id: weight for tenant_id, weight in weighted.items() if weight}
+    return tokens.filter(pc.and_(pc.greater_equal(instant, pa.scalar(start_ms)), pc.less(instant, pa.scalar(end_ms))))
 
 
 def _quarantine(faulty: pa.Table) -> pa.Table:
@@ -93,4 +66,4 @@ def _detail(row: dict[str, object]) -> str:
         case "future":
             return f"occurred_at {row['occurred_at']}"
         case _:
-            return " ".join(f"{name}={row[name]}" for name in _COUNTS)
+            return " ".join(f"{name}={row[name]}" for name in COUNTS)
