@@ -74,7 +74,7 @@ DCGM_SUMMARY = pa.schema(
         field
         for name, doc in (("model", "modelName as read"), ("profile", "MIG profile as read"))
         for field in (
-            column(f"{name}_text", pa.list_(pa.string()), f"{doc}, of each stretch of time that tells one (A7)"),
+            column(f"{name}_text", pa.list_(pa.string()), f"{doc}, of each stretch of time that shows one (A7)"),
             column(f"{name}_first", pa.list_(INSTANT), "first instant of each stretch", "UTC, milliseconds"),
             column(f"{name}_last", pa.list_(INSTANT), "last instant of each stretch", "UTC, milliseconds"),
         )
@@ -301,7 +301,7 @@ FINDINGS = pa.schema(
         text("tenant_id", "tenant concerned; null where none is"),
         instant("first_at", "when it began in the hour; the last sign of life of a failure may lie before it"),
         instant("last_at", "when it ended in the hour, exclusive"),
-        column("seconds", SECONDS, "how much of the hour; the kind tells of what", "s"),
+        column("seconds", SECONDS, "how much of the hour; the kind says of what", "s"),
         text("detail", "for a person: what was seen", False),
     ],
     metadata={"grain": "something in an hour that a person should look at; no finding changes an amount"},

@@ -46,7 +46,7 @@ FINE: Final = 1_000_000
 
 
 class Quantity(IntEnum):
-    """What a device tells (A9), with the whole unit of A28 that it is rounded to."""
+    """What a device reports (A9), with the whole unit of A28 that it is rounded to."""
 
     UTILIZATION = 0
     """millionths; of `DCGM_FI_PROF_GR_ENGINE_ACTIVE`, preferred"""
@@ -135,7 +135,7 @@ class FindingLimits:
     counter_minutes: int = 10
     """so long both must be measured before they are compared"""
     failure_words: tuple[str, ...] = ("node", "gpu", "xid")
-    """words of a reason that tell the failure of a node or a GPU"""
+    """words of a reason that mean the failure of a node or a GPU"""
 
 
 @dataclass(frozen=True)

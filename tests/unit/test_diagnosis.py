@@ -177,7 +177,7 @@ def test_series_without_uuid(diagnose: Diagnose) -> None:
     assert remark.seen.startswith("6 series of DCGM_FI_DEV_FB_USED, DCGM_FI_DEV_GPU_UTIL, DCGM_FI_DEV_POWER_USAGE")
     assert tomllib.loads(toml_of(remark)) == {"labels": {"uuid": ["UUID", "uuid", "gpu_uuid"]}}
     none = the(diagnose(PLAIN, changed(ONE_ROW, UUID="index", GPU="0")), "uuid", Level.WARN)
-    assert "a device cannot be told by its index" in none.remedy
+    assert "a device cannot be known by its index" in none.remedy
 
 
 def test_honor_labels_false(diagnose: Diagnose) -> None:

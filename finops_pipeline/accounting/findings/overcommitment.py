@@ -149,7 +149,7 @@ def _of_boards(scene: Scene, of_devices: Ints | Bools) -> Ints:
 
 
 def foreign_tenants(scene: Scene, dedicated: Mapping[str, str]) -> Iterator[Finding]:
-    """A row for each workload and tenant; `dedicated` tells the owner of each dedicated deployment."""
+    """One row per workload and tenant; `dedicated` is the owner of each dedicated deployment."""
     intervals, start = scene.holding.intervals, scene.timeline.start
     fractions = intervals.fractions(scene.config)
     spans: dict[tuple[int, str, str], list[tuple[int, int, Fraction]]] = defaultdict(list)

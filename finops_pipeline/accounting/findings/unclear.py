@@ -17,7 +17,7 @@ from finops_pipeline.accounting.telemetry.summaries import NEVER_AFTER, NEVER_BE
 
 
 def two_pods(scene: Scene) -> Iterator[Finding]:
-    """A row for each device, pod that counts, and other pod that its rows name."""
+    """One row per device, pod that counts, and other pod that its rows name."""
     for (device, label, other), at in scene.hour.two_pods.items():
         windows = np.unique((at - scene.timeline.start) // scene.width)
         yield _of_windows(
@@ -30,7 +30,7 @@ def two_pods(scene: Scene) -> Iterator[Finding]:
 
 
 def unknown_profiles(scene: Scene) -> Iterator[Finding]:
-    """A row for each instance that was read at some time and is visible with a profile that is not understood."""
+    """One row per instance that was read at some time and is visible with a profile that is not understood."""
     timeline = scene.timeline
     read = (timeline.last_before.at != NEVER_BEFORE) | (timeline.first_after.at != NEVER_AFTER)
     read[timeline.runs.device] = True
@@ -43,7 +43,7 @@ def unknown_profiles(scene: Scene) -> Iterator[Finding]:
 
 
 def unknown_cards(scene: Scene) -> Iterator[Finding]:
-    """A row for each model of which an instance is visible and that no table of slices has."""
+    """One row per model of which an instance is visible and that no table of slices has."""
     devices = scene.timeline.devices
     for model in sorted(set(devices.model[devices.instance != ""].tolist())):
         odd = scene.found.visible[(devices.instance != "") & (devices.model == model)]

@@ -77,7 +77,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Gate:
-    """All conditions, in the order in which a person would mend them."""
+    """All conditions, in the order in which a person would fix them."""
 
     conditions: Sequence[Condition] = field(default_factory=list)
 

@@ -1,6 +1,6 @@
 """Which card a device is: its model and MIG profile window by window, and what models are called (section 2, A7, A19).
 
-What belongs here: what labels tell of a device for a stretch of time, and the names and slices of cards. What does not:
+What belongs here: what labels show of a device for a stretch of time, and the names and slices of cards. What does not:
 readings (`readings`), and dividing anything by slices (`usage`).
 """
 
@@ -18,12 +18,12 @@ from finops_pipeline.accounting.config import USUAL_SLICES, AccountingConfig, fo
 
 @dataclass(frozen=True)
 class Told:
-    """What labels tell of devices (a model, a profile) in stretches of time, disjoint, ascending by (device, first)."""
+    """What labels show of devices (a model, a profile) in stretches of time, disjoint, ascending by (device, first)."""
 
     device: Ints
     first: Ints
     last: Ints
-    """epoch ms: the first and the last instant that tell it"""
+    """epoch ms: the first and the last instant that show it"""
     text: Texts
 
     def __len__(self) -> int:
@@ -36,7 +36,7 @@ class Told:
 
     @staticmethod
     def of(device: Ints, first: Ints, last: Ints, code: Ints, texts: Sequence[str]) -> Told:
-        """Disjoint stretches, or instants, in any order; neighbours of one device that tell the same become one.
+        """Disjoint stretches, or instants, in any order; neighbours of one device that show the same become one.
 
         `code` is the place in `texts`, which ascend. Of several texts of a device at one instant the smallest counts.
         """
@@ -50,7 +50,7 @@ class Told:
         return Told(device[begins], first[begins], last[ends], np.array(texts, dtype=object)[code[begins]])
 
     def in_windows(self, devices: int, start: int, config: AccountingConfig) -> Ints:
-        """Devices x windows of the hour: the stretch that tells of the window, -1 where none does (A7).
+        """Devices x windows of the hour: the stretch that counts for the window, -1 where none does (A7).
 
         That of the earliest reading in the window, else of the nearer reading, on a tie the earlier one.
         """
@@ -111,7 +111,7 @@ class ModelNames:
 
 
 def most_told(told: Told, which: Ints, config: AccountingConfig) -> list[str]:
-    """Of each device, the model of most of its windows in the hour, on a tie the earlier one; '' where nothing tells.
+    """Of each device, the model of most of its windows in the hour, on a tie the earlier one; '' where nothing shows one.
 
     `which` is `told.in_windows` of the hour.
     """
@@ -139,7 +139,7 @@ class Slices:
 
 
 def slices_in_windows(profile: Ints, card: Ints, board: Ints, whole: Bools, visible: Bools) -> Slices:
-    """Slices by the profile that each window tells (`profile`, 0 where it is not understood); devices x windows.
+    """Slices by the profile that each window shows (`profile`, 0 where it is not understood); devices x windows.
 
     `card` (slices of the card), `board` and `whole` (no instance) have an element for each device; `visible` is where
     a device is visible apart from being held. An instance whose profile is not understood takes an equal part of what

@@ -46,7 +46,7 @@ LARGEST = float(2**62) / FINE
 REASONS = ("nan", "inf", "negative", "blank", "above_one", "above_limit")
 NO_UUID = "no_uuid"
 TARGET = ("job", "instance")
-"""labels that tell scrape targets apart (A11)"""
+"""labels that distinguish scrape targets (A11)"""
 NO_LABELS = 0
 NO_PODS: frozenset[str] = frozenset()
 SEPARATOR = "\x1f"
@@ -409,7 +409,7 @@ def _label_columns(series: pa.Table, config: AccountingConfig) -> _LabelColumns:
 
 
 def _told(device_of_row: Ints, text_of_row: Texts, samples: _Samples) -> Told:
-    """What the series tell of their devices; those with an empty text tell nothing."""
+    """What the series show of their devices; those with an empty text show nothing."""
     text = text_of_row[samples.rows]
     texts = sorted(set(text.tolist()) - {""})
     if not texts:
@@ -469,7 +469,7 @@ def _numbered(names: Texts) -> tuple[list[str], Ints]:
 
 
 def _telling_rows(samples: _Samples, device_of_row: Ints, set_of_row: Ints, target_of_row: Ints) -> Ints:
-    """One series of those of a device and target that have the same labels and instants: the others tell nothing new.
+    """One series of those of a device and target that have the same labels and instants: the others add nothing.
 
     Places in `samples.rows`.
     """

@@ -103,7 +103,7 @@ class Timeline:
     card: Ints
     """slices of each device's whole card (A19)"""
     profile: Ints
-    """devices x windows: slices by the MIG profile, 0 where it tells none that is understood (A7, A19)"""
+    """devices x windows: slices by the MIG profile, 0 where it shows none that is understood (A7, A19)"""
     boards: Texts
     board: Ints
     """board of each device"""
@@ -281,7 +281,7 @@ def _process_edges(
 
 
 def _runs_within(hour: HourReadings, scrape_ms: Ints, config: AccountingConfig) -> Runs:
-    """Measured windows of the hour, as far as the hour alone tells (A11); a scrape interval of 0 bridges nothing."""
+    """Measured windows of the hour, as far as the hour alone shows (A11); a scrape interval of 0 bridges nothing."""
     device, window = hour.instant_device, (hour.instant_at - hour.start) // config.window_ms
     cell = device * config.windows + window
     begins, ends = group_bounds(changes(cell))
@@ -441,7 +441,7 @@ def _told(table: pa.Table, name: str, device: Ints) -> Told:
 
 
 def _profiles(told: Told, devices: int, start: int, config: AccountingConfig) -> Ints:
-    """Devices x windows: slices by the profile that each window tells, 0 where there is none that is understood."""
+    """Devices x windows: slices by the profile that each window shows, 0 where there is none that is understood."""
     slices = [profile_slices(text) or 0 for text in told.text.tolist()]
     return np.array([*slices, 0], dtype=np.int64)[told.in_windows(devices, start, config)]
 

@@ -24,7 +24,7 @@ def check_without_uuid(seen: Seen) -> Remark | None:
     if not lost:
         return None
     carriers = Counter(name for row in lost for name, value in row.labels.items() if value.startswith(("GPU-", "MIG-")))
-    remedy = "let the exporter write a label UUID: a device cannot be told by its index (A7)"
+    remedy = "let the exporter write a label UUID: a device cannot be known by its index (A7)"
     if carriers:
         names = [*seen.config.labels.uuid, carriers.most_common(1)[0][0]]
         remedy = f"in FINOPS_CONFIG: [labels] uuid = {toml_list(names)}"

@@ -1,6 +1,6 @@
 """Boards in parts and devices with several workloads: MIG, time slicing, MPS (A19).
 
-What belongs here: whether the exporter tells the sharing apart. What does not: dividing anything.
+What belongs here: whether the exporter shows who shares. What does not: dividing anything.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def check_instances(seen: Seen) -> Iterable[Remark]:
             Level.WARN,
             "MIG",
             f"{counted(len(both), 'board')} read whole and as instances ({listed(both)}): each is a device (A7)",
-            "if MIG was not just switched on or off, let the exporter tell either (-d f, its default)",
+            "if MIG was not just switched on or off, let the exporter report either (-d f, its default)",
         )
     yield from _unclear(seen, (_card(seen, board) for board in boards))
     yield from _fractions(seen, "MIG instance", "1/7")

@@ -1,4 +1,4 @@
--- What people look at and decide: findings, credits, quotas, shares, and what was told to whom.
+-- What people look at and decide: findings, credits, quotas, shares, and what was reported to whom.
 
 CREATE TABLE eai.findings (
     cluster text NOT NULL,
@@ -25,7 +25,7 @@ COMMENT ON COLUMN eai.findings.attributed IS
 COMMENT ON COLUMN eai.findings.first_at IS
     'when it began in the hour; the last sign of life before a failure may be earlier (UTC)';
 COMMENT ON COLUMN eai.findings.last_at IS 'when it ended in the hour, exclusive (UTC)';
-COMMENT ON COLUMN eai.findings.seconds IS 'how much of the hour, in seconds; the kind tells of what';
+COMMENT ON COLUMN eai.findings.seconds IS 'how much of the hour, in seconds; the kind says of what';
 COMMENT ON COLUMN eai.findings.detail IS 'for a person: what was seen';
 CREATE INDEX findings_hour ON eai.findings (cluster, hour);
 CREATE INDEX findings_workload ON eai.findings (cluster, workload_id, hour);
@@ -148,8 +148,8 @@ CREATE TABLE eai.notifications (
     day date NOT NULL,
     sent_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
-COMMENT ON TABLE eai.notifications IS 'What was told to people by the webhook, once per workload and UTC day.';
-COMMENT ON COLUMN eai.notifications.id IS 'UUIDv5 of what was told: a repeated delivery has the same';
+COMMENT ON TABLE eai.notifications IS 'What was reported to people by the webhook, once per workload and UTC day.';
+COMMENT ON COLUMN eai.notifications.id IS 'UUIDv5 of what was reported: a repeated delivery has the same';
 COMMENT ON COLUMN eai.notifications.kind IS 'kind of finding';
 COMMENT ON COLUMN eai.notifications.cluster IS 'cluster that the row belongs to';
 COMMENT ON COLUMN eai.notifications.workload_id IS 'workload that it was about';
