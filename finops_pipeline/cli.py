@@ -83,9 +83,20 @@ class Format(StrEnum):
     TABLE = "table"
     JSON = "json"
     CSV = "csv"
+    MARKDOWN = "markdown"
+    HTML = "html"
+
+
+class Layout(StrEnum):
+    """How a table for a person is written."""
+
+    TABLE = "table"
+    MARKDOWN = "markdown"
+    HTML = "html"
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of text for a person.")]
+As = Annotated[Layout, typer.Option("--format", help="How the table is written: for a terminal, a ticket or a mail.")]
 BundleFolder = Annotated[
     Path | None,
     typer.Option("--bundle", metavar="DIR", help="Take the inputs from this bundle of files (FINOPS_BUNDLE)."),
@@ -346,6 +357,7 @@ def list_findings(
     from_: From = None,
     to: To = None,
     kind: Annotated[str | None, typer.Option(metavar="KIND", help="Only this kind, like held_but_idle.")] = None,
+    layout: As = Layout.TABLE,
     json_output: Json = False,
 ) -> None:
     """What a person should look at: idle, lost and doubtful capacity; by default of the last 24 published hours."""
@@ -355,12 +367,13 @@ def list_findings(
     first, past = (_hour(option, text) if text else None for option, text in (("--from", from_), ("--to", to)))
     with open_database(_settings()) as database:
         rows = findings(database, first, past, kind)
-    _print(rows, findings_text(rows), json_output)
+    _print(rows, findings_text(rows, layout), json_output)
 
 
 @credits_app.command("list")
 def list_credits(
     status_: Annotated[CreditStatus | None, typer.Option("--status", help="Only these.")] = None,
+    layout: As = Layout.TABLE,
     json_output: Json = False,
 ) -> None:
     """All proposed credits, what was decided, and what was given back."""
@@ -370,7 +383,7 @@ def list_credits(
 
     with open_database(_settings()) as database:
         rows = listed(database, status_)
-    _print(credits_json(rows), credits_text(rows), json_output)
+    _print(credits_json(rows), credits_text(rows, layout), json_output)
 
 
 @credits_app.command("approve", short_help="Give back what was charged for the time.")
@@ -391,6 +404,7 @@ def tenant_usage(
     tenant: Annotated[UUID | None, typer.Option(metavar="UUID", help="Only this tenant.")] = None,
     from_: Annotated[str | None, typer.Option("--from", metavar="DAY", help="First day, like 2026-10-01.")] = None,
     to: Annotated[str | None, typer.Option("--to", metavar="DAY", help="Day to end before.")] = None,
+    layout: As = Layout.TABLE,
     json_output: Json = False,
 ) -> None:
     """GPU-hours that each tenant was given, by UTC day or month and class, and how much of its quotas that is."""
@@ -401,7 +415,7 @@ def tenant_usage(
     first, past = (_hour(option, text).date() if text else None for option, text in (("--from", from_), ("--to", to)))
     with open_database(_settings()) as database:
         rows = usage(database, by, None if tenant is None else str(tenant), first, past)
-    _print([json_row(row) for row in rows], usage_text(rows), json_output)
+    _print([json_row(row) for row in rows], usage_text(rows, layout), json_output)
 
 
 @quotas_app.command("set", short_help="Set how many GPU-hours a tenant may be given.")
@@ -732,7 +746,7 @@ def _policies() -> list[dict[str, Any]]:
     from finops_pipeline.resources.postgres.database import open_database
 
     with open_database(_settings()) as database:
-        return list(database.read_policies().to_pylist())
+        return database.policies()
 
 
 def _print(data: object, text: str, as_json: bool) -> None:

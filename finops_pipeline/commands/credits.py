@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from finops_pipeline.commands.show import json_row, table_text
+from finops_pipeline.commands.show import json_row
 
 
 def credits_json(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -18,7 +18,9 @@ def credits_json(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [json_row(row) | {"evidence": json.loads(row["evidence"])} for row in rows]
 
 
-def credits_text(rows: Sequence[Mapping[str, Any]]) -> str:
+def credits_text(rows: Sequence[Mapping[str, Any]], layout: str = "table") -> str:
+    from finops_pipeline.commands.tables import written
+
     if not rows:
         return "no credit is proposed\n"
     columns = (
@@ -34,7 +36,8 @@ def credits_text(rows: Sequence[Mapping[str, Any]]) -> str:
         "given back",
         "decided by",
     )
-    return table_text(
+    return written(
+        layout,
         columns,
         [
             (

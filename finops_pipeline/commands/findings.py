@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from finops_pipeline.accounting.findings.kinds import Kind
-from finops_pipeline.commands.show import json_row, table_text
+from finops_pipeline.commands.show import json_row
 from finops_pipeline.errors import UsageError
 from finops_pipeline.resources.postgres.client import Database
 
@@ -47,14 +47,16 @@ def findings(
     return [json_row(row) for row in rows.to_pylist()]
 
 
-def findings_text(rows: Sequence[Mapping[str, Any]]) -> str:
+def findings_text(rows: Sequence[Mapping[str, Any]], layout: str = "table") -> str:
     """How many of each kind, then the rows."""
+    from finops_pipeline.commands.tables import written
+
     if not rows:
         return "nothing was found\n"
     counts = Counter(row["kind"] for row in rows)
     text = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) + "\n\n"
     shown = [(r["hour"][:16] + "Z", r["kind"], r["subject"], r["seconds"], r["detail"]) for r in rows[:SHOWN]]
-    text += table_text(("hour", "kind", "subject", "seconds", "what was seen"), shown)
+    text += written(layout, ("hour", "kind", "subject", "seconds", "what was seen"), shown)
     if len(rows) > SHOWN:
         text += f"{len(rows) - SHOWN} more: narrow it with --from, --to and --kind, or use --json\n"
     return text

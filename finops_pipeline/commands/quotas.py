@@ -19,11 +19,10 @@ from finops_pipeline.resources.postgres.client import Database
 
 def quotas(database: Database) -> list[dict[str, Any]]:
     """All quotas, by tenant, class and period."""
-    found = database.query(
+    return database.rows(
         "SELECT tenant_id::text, placed_class, period, gpu_hours FROM eai.quotas"
         ' ORDER BY tenant_id, placed_class COLLATE "C" NULLS FIRST, period'
     )
-    return list(found.to_pylist())
 
 
 def set_quota(database: Database, tenant: str, placed_class: str | None, period: str, hours: Decimal | None) -> None:

@@ -176,11 +176,11 @@ def table_text(
         numeric = any(isinstance(row[place], int | Decimal | float) for row in listed)
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in listed:
-        table.add_row(*map(_cell, row))
+        table.add_row(*map(cell_text, row))
     if totals:
         table.add_section()
     for total in totals:
-        table.add_row(*map(_cell, total))
+        table.add_row(*map(cell_text, total))
     console = Console(file=StringIO(), width=_width(), highlight=False, markup=False)
     console.print(table)
     lines = str(console.file.getvalue()).splitlines()  # type: ignore[attr-defined]
@@ -191,7 +191,8 @@ def _width() -> int:
     return Console().width if sys.stdout.isatty() else WIDE
 
 
-def _cell(value: object) -> str:
+def cell_text(value: object) -> str:
+    """A value of a table for a person: null as a dash, an instant in RFC 3339, a Decimal with all its digits."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -203,7 +204,7 @@ def _cell(value: object) -> str:
 
 def fields_text(row: Mapping[str, object]) -> str:
     """One thing's fields, a line each."""
-    return "".join(f"{name:24} {_cell(value)}\n" for name, value in row.items())
+    return "".join(f"{name:24} {cell_text(value)}\n" for name, value in row.items())
 
 
 def status_table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -265,10 +266,10 @@ def _percent(share: object) -> str | None:
 
 
 def statement_text(result: Mapping[str, Any], format_: str) -> str:
-    """A statement as a table, JSON (as gpu_allocation.json) or CSV."""
+    """A statement as a table for a terminal, in Markdown or HTML, as JSON (as gpu_allocation.json) or CSV."""
     if format_ == "json":
         return statement_json([result])
-    return statement_csv(result) if format_ == "csv" else statement_table(result)
+    return statement_csv(result) if format_ == "csv" else statement_table(result, format_)
 
 
 def statement_csv(result: Mapping[str, Any]) -> str:
@@ -290,12 +291,15 @@ def _field(value: object) -> object:
     return plain(value) if isinstance(value, Decimal) else value
 
 
-def statement_table(result: Mapping[str, Any]) -> str:
+def statement_table(result: Mapping[str, Any], layout: str = "table") -> str:
     """Items, corrections and totals of a statement."""
+    from finops_pipeline.commands.tables import written
+
     corrections = result.get("corrections", ())
     if not result["items"] and not corrections:
         return f"Statement of {result['period']} ({result['status']}): no items\n"
-    return table_text(
+    return written(
+        layout,
         ("tenant", "deployment", "GPU-hours", "GB-hours", "kWh", "amount", "", "estimated"),
         (
             [

@@ -12,7 +12,6 @@ from typing import Any
 
 from finops_pipeline.accounting.money.quotas import against_quotas
 from finops_pipeline.commands.quotas import quotas
-from finops_pipeline.commands.show import table_text
 from finops_pipeline.resources.postgres.client import Database
 
 
@@ -30,10 +29,13 @@ def usage(
     return against_quotas(used.to_pylist(), quotas(database), by)
 
 
-def usage_text(rows: Sequence[Mapping[str, Any]]) -> str:
+def usage_text(rows: Sequence[Mapping[str, Any]], layout: str = "table") -> str:
+    from finops_pipeline.commands.tables import written
+
     if not rows:
         return "no usage is computed yet: finops run, or finops backfill --from HOUR\n"
-    return table_text(
+    return written(
+        layout,
         ("tenant", "period", "class", "GPU-hours", "quota", "used"),
         [
             (

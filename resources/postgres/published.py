@@ -170,7 +170,7 @@ def status(database: Database, live: Collection[str], now: datetime) -> list[dic
     A cluster's hours count from the first that is published to the last one, or if it is `live` to the last that has
     ended at `now`.
     """
-    days = database.query(
+    days = database.rows(
         "WITH spans AS (SELECT cluster, min(hour) AS first,"
         "   greatest(max(hour), CASE WHEN cluster = ANY(%s) THEN %s::timestamptz END) AS last"
         "   FROM eai.hour_runs GROUP BY cluster)"
@@ -188,6 +188,6 @@ def status(database: Database, live: Collection[str], now: datetime) -> list[dic
         stale.setdefault((hour["cluster"], f"{hour['hour']:%Y-%m-%d}"), []).append(hour["reason"])
     return [
         {**day, "out_of_date": len(reasons), "reasons": sorted(set(reasons))}
-        for day in days.to_pylist()
+        for day in days
         for reasons in [stale.get((day["cluster"], day["day"]), [])]
     ]

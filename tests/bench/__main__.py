@@ -423,24 +423,11 @@ def _allocate_range(gpus: int, hours: int, folder: Path) -> dict[str, float]:
     return watch.seconds
 
 
-WITHOUT_PANDAS = """
-import sys
-
-class NotHere:
-    def find_spec(self, name, *_):
-        if name == "pandas":
-            raise ModuleNotFoundError(name)
-
-sys.meta_path.insert(0, NotHere())
-from finops_pipeline.cli import main
-main()
-"""
-"""As `finops` starts where it is installed: pandas is here for the plain script alone, and pyarrow would load it."""
-
-
 def _finops(word: str, environment: dict[str, str]) -> float:
     began = time.perf_counter()
-    subprocess.run([sys.executable, "-c", WITHOUT_PANDAS, word], check=True, stdout=subprocess.DEVNULL, env=environment)
+    subprocess.run(
+        [Path(sys.executable).with_name("finops"), word], check=True, stdout=subprocess.DEVNULL, env=environment
+    )
     return time.perf_counter() - began
 
 

@@ -183,6 +183,24 @@ def test_status(computed: Finops) -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", rows[0]["published_at"])
 
 
+@pytest.mark.parametrize("command", ["--help", "status", "policies list", "quotas list", "status --json"])
+def test_a_command_that_answers_at_once_does_not_wait_for_pandas(command: str, computed: Finops) -> None:
+    """pyarrow imports pandas with the first column of Python objects: 0.5 s for nothing."""
+    code = (
+        "import sys\nfrom finops_pipeline.cli import main\n"
+        "try:\n    main()\nfinally:\n    print(sorted({'pandas', 'dagster'} & set(sys.modules)), file=sys.stderr)"
+    )
+    run = subprocess.run(
+        [FINOPS.with_name("python"), "-c", code, *command.split()],
+        env=computed.environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout
+    assert run.stderr.strip() == "[]"
+
+
 def test_status_of_nothing_says_what_to_do(finops: Finops) -> None:
     run = finops("status")
     assert (run.returncode, run.stderr) == (0, "")
@@ -198,6 +216,9 @@ def test_statement_formats(computed: Finops, cases: Path) -> None:
     assert len(rows.stdout.splitlines()) == 1 + len(whole["items"])
     assert whole["totals"][0]["amount"] in table.stdout
     assert all(line == line.rstrip() for line in table.stdout.splitlines())
+    for name, cell in (("markdown", " {} | EUR |"), ("html", "<td>{}</td>")):
+        shown = computed("statement", "2026-10", "--format", name)
+        assert cell.format(whole["totals"][0]["amount"]) in shown.stdout, shown.stderr
 
 
 def test_statement_of_one_tenant_holds_nothing_of_the_others(computed: Finops) -> None:

@@ -352,6 +352,9 @@ def test_the_commands(
     assert (" 10\n" in table, "E+" in table) == (True, False)
     assert json.loads(finops("quotas", "list", "--json"))[0]["gpu_hours"] == "10"
     assert " 10  " in finops("usage")
+    for command in (("usage",), ("findings",), ("credits", "list")):
+        assert "<table" in finops(*command, "--format", "html")
+        assert "|:-" in finops(*command, "--format", "markdown")
     finops("quotas", "set", A, "none")
     assert "2.5" in finops("quotas", "set", A, "2.5", "--period", "day", "--class", "H100")
     assert "100.0%" in finops("usage", "--by", "day")
