@@ -368,6 +368,8 @@ def _with_honor_labels(raw: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         return raw
     rest = {name: table for name, table in raw.items() if name != HONOR_LABELS}
     labels = rest.get("labels", {})
+    if not isinstance(labels, dict):
+        return rest
     if not isinstance(raw[HONOR_LABELS], bool) or HONOR_LABELS in labels:
         raise UsageError(f"{where}: {HONOR_LABELS} = {raw[HONOR_LABELS]!r}: expected true or false, once")
     return rest | {"labels": {**labels, HONOR_LABELS: raw[HONOR_LABELS]}}

@@ -190,7 +190,7 @@ class AccountingConfig:
         return self.listed_model(name) or name
 
     def model_key(self, name: str) -> str:
-        """Equal for all spellings and both names of one model (section 2)."""
+        """`model_key` by `models`."""
         return folded(self.platform_model(name))
 
     def limit(self, model: str) -> CardLimit:
@@ -220,11 +220,7 @@ class AccountingConfig:
 
     @cached_property
     def _listed(self) -> Mapping[str, str]:
-        either: dict[str, str] = {}
-        for dcgm, platform in sorted(self.models.items()):
-            either.setdefault(folded(dcgm), platform)
-            either.setdefault(folded(platform), platform)
-        return either
+        return listed_models(self.models)
 
     @cached_property
     def _limits(self) -> Mapping[str, CardLimit]:
@@ -250,6 +246,20 @@ class AccountingConfig:
 def folded(name: str) -> str:
     """Model names that differ only in case, blanks, `-` or `_` are one model (section 2)."""
     return re.sub(r"[\s_-]", "", name).lower()
+
+
+def listed_models(models: Mapping[str, str]) -> Mapping[str, str]:
+    """The platform's name by the `folded` DCGM's name and by its own."""
+    either: dict[str, str] = {}
+    for dcgm, platform in sorted(models.items()):
+        either.setdefault(folded(dcgm), platform)
+        either.setdefault(folded(platform), platform)
+    return either
+
+
+def model_key(name: str, models: Mapping[str, str]) -> str:
+    """Equal for all spellings and both names of one model; `models` is DCGM's name -> the platform's (section 2)."""
+    return folded(listed_models(models).get(folded(name), name))
 
 
 def _by_words(table: Mapping[str, int], names: Iterable[str]) -> Iterator[int]:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Final
 
+from finops_pipeline.accounting.config import folded
 from finops_pipeline.contracts import migrations
 from finops_pipeline.doctor.diagnosis import Level, Remark
 from finops_pipeline.doctor.report import age_text, clock_remark, guarded
@@ -305,12 +306,13 @@ def _policy_remarks(policies: Sequence[Mapping[str, object]], models: set[str], 
             'finops policies add FILE, with deployment_pattern "idle" or "*"',
         )
     named = {str(policy["gpu_model"]) for policy in active if policy["gpu_model"] is not None}
-    if models and named - models:
+    known = {folded(model) for model in models}
+    absent = sorted(model for model in named if folded(model) not in known)
+    if models and absent:
         yield Remark(
             Level.WARN,
             "policies",
-            f"for models that no device has: {', '.join(sorted(named - models))} (devices are"
-            f" {', '.join(sorted(models))})",
+            f"for models that no device has: {', '.join(absent)} (devices are {', '.join(sorted(models))})",
             "if one is the same model, map DCGM's name to it in FINOPS_CONFIG: [models]",
         )
 

@@ -94,6 +94,11 @@ def test_settings_are_read(make: Make, tmp_path: Path) -> None:
     assert (config.window_seconds, config.platform_tenant) == (60, PLATFORM)
 
 
+def test_a_bundle_may_say_that_its_scrape_jobs_honor_labels(make: Make) -> None:
+    assert make("honor_labels = true\n" + SETTINGS).accounting().labels.honor_labels
+    assert not make().accounting().labels.honor_labels
+
+
 def test_what_is_optional_has_defaults(make: Make) -> None:
     bundle = make('cluster = "c"\nfrom = 2026-10-01T10:00:00Z\nto = 2026-10-01T11:00:00Z\n')
     assert (bundle.now, bundle.window_seconds, bundle.platform_tenant, bundle.tables) == (None, 15, None, {})

@@ -84,9 +84,9 @@ def test_a_disk_takes_no_policy_with_a_model() -> None:
     assert best(book_of(row(gpu_model="H100")), "chat", None) is None
 
 
-@pytest.mark.parametrize("policy_model", ["NVIDIA H100 80GB HBM3", "H100-80GB"])
-@pytest.mark.parametrize("row_model", ["NVIDIA H100 80GB HBM3", "H100-80GB"])
-def test_a_policy_and_a_row_may_carry_either_name_of_a_model(policy_model: str, row_model: str) -> None:
+@pytest.mark.parametrize("policy_model", ["NVIDIA H100 80GB HBM3", "H100-80GB", "nvidia-h100-80gb_HBM3", "h100 80gb"])
+@pytest.mark.parametrize("row_model", ["NVIDIA H100 80GB HBM3", "H100-80GB", "H100_80GB"])
+def test_a_policy_and_a_row_may_carry_either_name_of_a_model_in_any_spelling(policy_model: str, row_model: str) -> None:
     book = book_of(row(gpu_model=policy_model), models={"NVIDIA H100 80GB HBM3": "H100-80GB"})
     assert best(book, "chat", row_model) == "p1"
     assert best(book, "chat", "L40S") is None

@@ -242,6 +242,10 @@ def test_without_a_platform_tenant_there_is_no_accounting() -> None:
         ({"labels": {"host": ["x"]}}, "[labels] host"),
         ({"labels": {"workload": [["ns", "pod"]]}}, "[labels] workload"),
         ({"labels": {"workload": "pod"}}, "[labels] workload"),
+        ({"honor_labels": "yes"}, "honor_labels = 'yes'"),
+        ({"honor_labels": True, "labels": {"honor_labels": False}}, "honor_labels = True"),
+        ({"honor_labels": True, "labels": ["pod"]}, "[labels]"),
+        ({"labels": {"honor_labels": 1}}, "[labels] honor_labels"),
         ({"findings": {"idle": 1}}, "[findings] idle"),
         ({"findings": {"idle_utilization": 1.5}}, "[findings] idle_utilization"),
         ({"findings": {"idle_minutes": 0}}, "[findings] idle_minutes"),
@@ -253,6 +257,14 @@ def test_a_wrong_table_is_one_line_with_file_and_entry(raw: dict[str, object], e
     with pytest.raises(UsageError, match=re.escape(f"bundle.toml: {entry}")) as caught:
         accounting_tables(raw, "bundle.toml")
     assert "\n" not in str(caught.value)
+
+
+def test_honor_labels_lets_only_namespace_and_pod_name_the_workload() -> None:
+    labels = accounting_tables({"honor_labels": True, "labels": {"node": ["host"]}}, "bundle.toml")["labels"]
+    assert labels.groups() == (("namespace", "pod", "container"),)
+    assert labels.node == ("host",)
+    assert accounting_tables({"labels": {"honor_labels": True}}, "bundle.toml")["labels"].honor_labels
+    assert len(accounting_tables({"honor_labels": False}, "bundle.toml")["labels"].groups()) == 3
 
 
 def test_the_limits_of_findings() -> None:

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from typing import Any
 
 import iso4217
 import pyarrow as pa
 
+from finops_pipeline.accounting.config import model_key
 from finops_pipeline.accounting.exact import HOUR_MS, AccountingError, hour_text, round_half_even, rows_of
 
 AMOUNT_PLACES = 9
@@ -59,6 +60,8 @@ class Policy:
     id: str
     deployment_pattern: str
     gpu_model: str | None
+    model: str | None
+    """`model_key` of it: the same for all names and spellings of the model"""
     currency: str
     gpu_hourly_cost: Fraction
     overhead_pct: Fraction
@@ -117,8 +120,9 @@ class PolicyBook:
     """All policies, indexed so that the most specific one is found without trying them all (A23)."""
 
     def __init__(self, policies: Iterable[Policy], models: Mapping[str, str]) -> None:
-        """`models` maps DCGM's name of a model to the platform's; a policy and a row may carry either."""
+        """`models` maps DCGM's name of a model to the platform's; a policy and a row may carry either, in any spelling."""
         self._models = models
+        self._key = cache(partial(model_key, models=models))
         self._by_id: dict[str, Policy] = {}
         self._exact: dict[str, list[Policy]] = defaultdict(list)
         self._globs: dict[str, list[Policy]] = defaultdict(list)
@@ -150,12 +154,12 @@ class PolicyBook:
 
         `gpu_model` None (a disk) is priced only by a policy without a model.
         """
-        model = None if gpu_model is None else self._models.get(gpu_model, gpu_model)
+        model = None if gpu_model is None else self._key(gpu_model)
         for policies in self._candidates(deployment_id):
             fitting = [
                 policy
                 for policy in policies
-                if policy.gpu_model in (None, model) and policy.in_force(hour_ms) and policy.matches(deployment_id)
+                if policy.model in (None, model) and policy.in_force(hour_ms) and policy.matches(deployment_id)
             ]
             if fitting:
                 return max(fitting, key=lambda p: (p.gpu_model is not None, p.effective_from, p.id))
@@ -204,6 +208,7 @@ def _parse(row: Mapping[str, Any], models: Mapping[str, str]) -> Policy:
             id=row["id"],
             deployment_pattern=row["deployment_pattern"],
             gpu_model=row["gpu_model"] and models.get(row["gpu_model"], row["gpu_model"]),
+            model=row["gpu_model"] and model_key(row["gpu_model"], models),
             currency=row["currency"],
             idle_policy=_one_of("idle_policy", row["idle_policy"], IDLE_POLICIES),
             token_weights=token_weights(row["token_weights"]),
