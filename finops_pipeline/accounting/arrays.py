@@ -81,9 +81,11 @@ def spread(counts: Ints) -> tuple[Ints, Ints]:
 
 def whole(column: Column) -> Column:
     """A column as one contiguous array."""
-    if isinstance(column, pa.ChunkedArray):
-        return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-    return column
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def mapped(function: Callable[[str], Result], names: Iterable[str]) -> list[Result]:

@@ -218,6 +218,13 @@ def test_an_exporter_under_another_name(diagnose: Diagnose) -> None:
     assert not about(diagnose(changed(EXPORTED, **renamed), config=config), "exporter's pod", Level.FAIL)
 
 
+def test_with_honor_labels_no_exporter_is_looked_for_beside_exported_pods(diagnose: Diagnose) -> None:
+    renamed = changed(EXPORTED, **{"nvidia-dcgm-exporter": "gpu-telemetry"})
+    remarks = diagnose(renamed, config=replace(SETTLED, labels=replace(SETTLED.labels, honor_labels=True)))
+    assert not about(remarks, "exporter's pod", Level.FAIL)
+    assert the(remarks, "honorLabels", Level.OK).seen.endswith("the workload is in pod")
+
+
 def test_busy_devices_without_a_label(diagnose: Diagnose) -> None:
     bare = {',container="trainer",namespace="team-nlp",pod="llm-train-worker-0"': ""}
     remark = the(diagnose(changed(PLAIN, **bare)), "workload labels", Level.WARN)

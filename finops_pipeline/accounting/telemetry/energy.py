@@ -111,6 +111,8 @@ def _stood_still(
     standing: tuple[Standing, Standing],
 ) -> Bools:
     """Readings in a run of equal ones over more than 120 s, with some reading of power above zero among them."""
+    if not ((board[1:] == board[:-1]) & (value[1:] == value[:-1])).any():
+        return np.zeros(len(board), dtype=bool)
     begins, ends = group_bounds(changes(board, value))
     of = board[begins]
     begin, end = at[begins], at[ends]

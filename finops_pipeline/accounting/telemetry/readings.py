@@ -399,12 +399,16 @@ def _label_columns(series: pa.Table, config: AccountingConfig) -> _LabelColumns:
     pairs = whole(series["labels"]).cast(pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())])))
     parents = ints(pc.list_parent_indices(pairs))
     keys, values = pairs.flatten().flatten()
-    keys, values = keys.dictionary_encode(), texts(values)
-    code = ints(keys.indices)
-    for number, name in enumerate(keys.dictionary.to_pylist()):
+    keys = keys.dictionary_encode()
+    name_of, code = keys.dictionary.to_pylist(), ints(keys.indices)
+    used = np.flatnonzero(np.array([name in wanted for name in name_of], dtype=bool)[code]) if name_of else code
+    code, parents = code[used], parents[used]
+    encoded = values.take(pa.array(used)).dictionary_encode()
+    texts_of, which = texts(encoded.dictionary), ints(encoded.indices)
+    for number, name in enumerate(name_of):
         if name in wanted:
             mask = code == number
-            columns[name][parents[mask]] = values[mask]
+            columns[name][parents[mask]] = texts_of[which[mask]]
     return _LabelColumns(columns, len(series))
 
 
@@ -445,20 +449,21 @@ def _devices(
     keys: list[str], device_of_row: Ints, columns: SeriesColumns, samples: _Samples, models: list[str]
 ) -> Devices:
     """The node of a device is that of its series read last (ties: the greatest text)."""
-    last = np.full(len(device_of_row), -1, dtype=np.int64)
-    if len(samples.rows):
-        last[samples.rows] = np.maximum.reduceat(samples.at, np.cumsum(samples.count) - samples.count)
-    best: dict[int, tuple[int, str]] = {}
-    for device, instant, node in zip(device_of_row.tolist(), last.tolist(), columns.node, strict=True):
-        if device >= 0 and instant >= 0:
-            best[device] = max(best.get(device, (-1, "")), (instant, node))
+    nodes = columns.node[samples.rows].tolist()
+    rank_of = {name: rank for rank, name in enumerate(sorted(set(nodes)))}
+    rank = np.array([rank_of[name] for name in nodes], dtype=np.int64)
+    device = device_of_row[samples.rows]
+    begin = np.cumsum(samples.count) - samples.count
+    last = np.maximum.reduceat(samples.at, begin) if len(begin) else begin
+    order = np.lexsort((rank, last, device))
+    read_last = order[group_bounds(changes(device[order]))[1]]
     parts = [key.partition("/") for key in keys]
     return Devices(
         key=np.array(keys, dtype=object),
         uuid=np.array([uuid for uuid, _, _ in parts], dtype=object),
         instance=np.array([instance for _, _, instance in parts], dtype=object),
         model=np.array(models, dtype=object),
-        node=np.array([best[device][1] for device in range(len(keys))], dtype=object),
+        node=columns.node[samples.rows[read_last]],
     )
 
 

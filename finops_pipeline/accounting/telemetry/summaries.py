@@ -376,7 +376,7 @@ def lay_together(
     """
     start, sets = hour.start, hour.sets
     hours = sorted(begin for begin in summaries if len(summaries[begin]))
-    parts = [summaries[begin] for begin in hours]
+    parts = [summaries[begin].drop_columns("config") for begin in hours]
     table = pa.concat_tables(parts).combine_chunks() if parts else DCGM_SUMMARY.empty_table()
     of_hour = np.repeat(np.array(hours, dtype=np.int64), [len(summaries[h]) for h in hours]).astype(np.int64)
     keys = device_order([*texts(table["device"].unique()), *listed])

@@ -100,8 +100,9 @@ def check_nodes(seen: Seen) -> Iterable[Remark]:
 
 def check_workload_labels(seen: Seen) -> Iterable[Remark]:
     """honorLabels, and whether the exporter's own pod is recognised (A8)."""
-    exported = [row for row in seen.used if row.labels.get("exported_pod")]
-    direct = [row for row in seen.used if row.workload is not None and not row.labels.get("exported_pod")]
+    counts = not seen.config.labels.honor_labels
+    exported = [row for row in seen.used if row.labels.get("exported_pod") and counts]
+    direct = [row for row in seen.used if row.workload is not None and not (row.labels.get("exported_pod") and counts)]
     own_of_idle = [row for row in seen.used if row.workload is None and row.labels.get("pod")]
     if exported:
         yield Remark(
@@ -127,7 +128,7 @@ def check_workload_labels(seen: Seen) -> Iterable[Remark]:
 
 
 def _group_names(seen: Seen, rows: list[Row]) -> str:
-    names = [group[1] for group in seen.config.labels.workload if any(row.labels.get(group[1]) for row in rows)]
+    names = [group[1] for group in seen.config.labels.groups() if any(row.labels.get(group[1]) for row in rows)]
     return ", ".join(names)
 
 
