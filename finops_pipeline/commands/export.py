@@ -5,17 +5,16 @@ What belongs here: the text of those files. What does not: computing any of it.
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from decimal import Decimal
-from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryFile
 
+import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from finops_pipeline.accounting.exact import HOUR_MS, hour_text, ms_of, plain
+from finops_pipeline.accounting.exact import HOUR_MS, ms_of
 from finops_pipeline.accounting.money.statement import statement_json
 from finops_pipeline.contracts.lake import FLEET_HOURS, GPU_COST_ALLOCATION, GPU_USAGE, QUARANTINE
 from finops_pipeline.errors import UsageError
@@ -23,18 +22,18 @@ from finops_pipeline.resources.postgres.published import read_statement
 from finops_pipeline.resources.site import Site
 
 TABLES = {
-    "gpu_usage.csv": ("gpu_usage", GPU_USAGE, ("cluster", "hour", "workload_id", "gpu_model", "tenant_id")),
-    "allocation.csv": (
-        "gpu_cost_allocation",
-        GPU_COST_ALLOCATION,
-        ("cluster", "hour", "workload_id", "gpu_model", "tenant_id", "usage_type"),
-    ),
-    "fleet.csv": ("fleet_hours", FLEET_HOURS, ("cluster", "hour", "gpu_model")),
+    "gpu_usage.csv": ("gpu_usage", GPU_USAGE),
+    "allocation.csv": ("gpu_cost_allocation", GPU_COST_ALLOCATION),
+    "fleet.csv": ("fleet_hours", FLEET_HOURS),
 }
-
-
+"""Each file, its table and the table's columns, which begin with its key."""
 UNPUBLISHED = ("storage_gb_hours",)
 """Columns that the files of bundles.md do not have; the usage events carry them."""
+OFFLINE: Mapping[str, str] = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+COPY = (
+    "COPY (SELECT * FROM rows ORDER BY ALL NULLS FIRST)"
+    " TO $path (FORMAT csv, HEADER, TIMESTAMPFORMAT '%Y-%m-%dT%H:%M:%SZ')"
+)
 
 
 def prepare(out: Path) -> None:
@@ -53,38 +52,40 @@ def export(
     """Write the files of the hours of `[first, past)` into `out`; each appears complete or not at all."""
     out.mkdir(parents=True, exist_ok=True)
     hours = range(ms_of(first), ms_of(past), HOUR_MS)
-    for name, (table, schema, key) in TABLES.items():
+    for name, (table, schema) in TABLES.items():
         rows = [site.lake.require(table, cluster, hour) for cluster in sorted(site.source.clusters) for hour in hours]
-        _write(out / name, csv_text(pa.concat_tables([schema.empty_table(), *rows]), key))
+        write_csv(pa.concat_tables([schema.empty_table(), *rows]), out / name)
     aside = [site.lake.set_aside(cluster, hour) for cluster in sorted(site.source.clusters) for hour in hours]
-    _write(
-        out / "quarantine.csv", csv_text(_once(pa.concat_tables([QUARANTINE.empty_table(), *aside])), QUARANTINE.names)
-    )
+    write_csv(_once(pa.concat_tables([QUARANTINE.empty_table(), *aside])), out / "quarantine.csv")
     _write(out / "gpu_allocation.json", statement_json([read_statement(site.database, month) for month in months]))
     _write(out / "usage_events.jsonl", "".join(f"{document}\n" for document in booked))
 
 
-def csv_text(table: pa.Table, key: Sequence[str]) -> str:
-    """CSV with a header, rows sorted by key, empty for null, RFC 3339 times, line feeds."""
-    table = table.drop_columns([name for name in UNPUBLISHED if name in table.schema.names])
-    rows = [[_text(value) for value in row.values()] for row in table.to_pylist()]
-    places = [table.schema.get_field_index(name) for name in key]
-    rows.sort(key=lambda row: [row[place] for place in places])
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(table.schema.names)
-    writer.writerows(rows)
-    return text.getvalue()
+def write_csv(table: pa.Table, path: Path) -> None:
+    """CSV with a header, rows in the order of their columns, empty for null, RFC 3339 times, line feeds.
+
+    UsageError if it cannot be written.
+    """
+    rows = _blank_as_null(table.drop_columns([name for name in UNPUBLISHED if name in table.schema.names]))
+    temporary = _beside(path)
+    with duckdb.connect(config=dict(OFFLINE)) as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("rows", rows)
+        try:
+            connection.execute(COPY, {"path": str(temporary)})
+        except duckdb.IOException as error:
+            raise UsageError(f"{path}: cannot be written ({error})") from None
+    temporary.replace(path)
 
 
-def _text(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, datetime):
-        return hour_text(ms_of(value))
-    return plain(value) if isinstance(value, Decimal) else str(value)
+def _blank_as_null(table: pa.Table) -> pa.Table:
+    """Empty texts as null: `COPY` would quote them to tell the two apart."""
+    nothing = pa.scalar(None, pa.string())
+    for place, field in enumerate(table.schema):
+        if pa.types.is_string(field.type):
+            texts = table[field.name]
+            table = table.set_column(place, field.name, pc.if_else(pc.equal(texts, pa.scalar("")), nothing, texts))
+    return table
 
 
 def _once(rows: pa.Table) -> pa.Table:
@@ -99,6 +100,10 @@ def _once(rows: pa.Table) -> pa.Table:
 
 
 def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = _beside(path)
     temporary.write_text(text, encoding="utf-8", newline="")
     temporary.replace(path)
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.tmp")
