@@ -1,6 +1,7 @@
 """What an allocation policy must look like before anything is priced with it (A22).
 
-Belongs here: the form of one policy. Does not: which policy wins (A23), what it costs (A24), whether an id is taken.
+Files, the command line, the database and the book of prices all ask here. Belongs here: the form of one policy. Does not:
+which policy wins and what a price that is not given is (`accounting.money.policies`), whether an id is taken.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import iso4217
@@ -23,7 +25,10 @@ IDLE_POLICIES = ("owner", "proportional", "platform")
 STATUSES = ("active", "retired")
 TOKEN_KINDS = ("input", "output", "cached")
 
-_DECIMAL = re.compile(r"[0-9]{1,15}(\.[0-9]{1,12})?")
+PRICE_DECIMALS = 12
+WEIGHT_DECIMALS = 6
+
+_DECIMAL = re.compile(r"[0-9]{1,15}(\.[0-9]+)?")
 _NEGATIVE = re.compile(r"-\s*[0-9.]")
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?([Zz]|[+-]\d\d:\d\d)")
 
@@ -33,11 +38,11 @@ class PolicyError(ValueError):
 
 
 def validate_policy(document: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The policy with every field of `FIELDS`, ready for `contracts.lake.ALLOCATION_POLICIES`.
+    """The policy with every field of `FIELDS`, those that are not given as None, `idle_policy` and `status` by default.
 
-    `document` is a policy of `allocation_policies.json`, or a row of the Arrow table; `where` names its file. Decimals
-    stay the strings they are, instants become UTC datetimes, `token_weights` canonical JSON text.
-    Raises PolicyError for a missing, unknown or wrong field.
+    `document` is a policy of `allocation_policies.json`, the body of a request, or a row of the Arrow table; `where`
+    names its file. Numbers become decimal strings, instants UTC datetimes, `token_weights` canonical JSON text.
+    Raises PolicyError for a wrong or unknown field, and where name, pattern or currency is missing.
     """
     if not isinstance(document, Mapping):
         raise PolicyError(f"{where}: a policy must be an object, is {_shown(document)}")
@@ -55,22 +60,17 @@ class _Policy:
         unknown = sorted(set(self._document) - set(FIELDS))
         if unknown:
             raise self._wrong(unknown[0], f"is not a field of a policy; known are {', '.join(FIELDS)}")
-        effective_from = self._instant("effective_from")
-        if effective_from is None:
-            raise self._wrong("effective_from", "is missing; give a whole UTC hour like 2026-10-01T00:00:00Z")
-        if (effective_from.minute, effective_from.second, effective_from.microsecond) != (0, 0, 0):
-            raise self._wrong("effective_from", f"must be a whole UTC hour, is {_shown(self._value('effective_from'))}")
-        effective_to = self._instant("effective_to")
-        if effective_to is not None and effective_to <= effective_from:
+        effective_from = self._hour("effective_from")
+        effective_to = self._hour("effective_to")
+        if effective_from is not None and effective_to is not None and effective_to <= effective_from:
             raise self._wrong("effective_to", f"must be after effective_from, is {_shown(self._value('effective_to'))}")
-        identifier = self._text("id")
         return {
-            "id": identifier,
-            "name": self._text("name") if self._value("name") is not None else identifier,
+            "id": self._optional("id"),
+            "name": self._text("name"),
             "deployment_pattern": self._glob("deployment_pattern"),
-            "gpu_model": self._text("gpu_model") if self._value("gpu_model") is not None else None,
+            "gpu_model": self._optional("gpu_model"),
             "currency": self._currency("currency"),
-            **{name: self._decimal(name, self._value(name)) for name in PRICES},
+            **{name: self._number(name, self._value(name), PRICE_DECIMALS) for name in PRICES},
             "idle_policy": self._one_of("idle_policy", IDLE_POLICIES),
             "token_weights": self._token_weights(),
             "effective_from": effective_from,
@@ -82,7 +82,8 @@ class _Policy:
         return PolicyError(f"{self._where}: {field} {what}")
 
     def _value(self, field: str) -> Any:
-        return self._document.get(field)
+        value = self._document.get(field)
+        return None if value == "" else value
 
     def _text(self, field: str) -> str:
         value = self._value(field)
@@ -90,14 +91,27 @@ class _Policy:
             raise self._wrong(field, f"must be a text without spaces around it, is {_shown(value)}")
         return value
 
-    def _decimal(self, field: str, value: object) -> str:
-        if isinstance(value, str):
-            if _DECIMAL.fullmatch(value):
-                return value
-            if _NEGATIVE.match(value):
-                raise self._wrong(field, f"must not be negative, is {_shown(value)}")
+    def _optional(self, field: str) -> str | None:
+        return None if self._value(field) is None else self._text(field)
+
+    def _number(self, field: str, value: object, decimals: int) -> str | None:
+        """A decimal string as it is, a JSON number at its shortest text, None for what is not given."""
+        if value is None:
+            return None
+        if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+            text = _shortest(value)
+        else:
+            text = value if isinstance(value, str) else ""
+        if _DECIMAL.fullmatch(text):
+            if len(text.partition(".")[2].rstrip("0")) > decimals:
+                raise self._wrong(field, f"must have at most {decimals} decimals, is {_shown(value)}")
+            return text
+        if _NEGATIVE.match(text):
+            raise self._wrong(field, f"must not be negative, is {_shown(value)}")
         raise self._wrong(
-            field, f'must be a decimal string like "2.10" (15 digits before the point, 12 after), is {_shown(value)}'
+            field,
+            f'must be a decimal string like "2.10" or a number (15 digits before the point, {decimals} after), is'
+            f" {_shown(value)}",
         )
 
     def _one_of(self, field: str, choices: tuple[str, ...]) -> str:
@@ -129,7 +143,7 @@ class _Policy:
         value = self._value("token_weights")
         if isinstance(value, str):
             try:
-                value = json.loads(value)
+                value = json.loads(value, parse_float=Decimal)
             except ValueError:
                 raise self._wrong("token_weights", f"must be a JSON object, is {_shown(value)}") from None
         if value is None:
@@ -137,8 +151,18 @@ class _Policy:
         if not isinstance(value, Mapping) or set(value) - set(TOKEN_KINDS):
             kinds = ", ".join(TOKEN_KINDS)
             raise self._wrong("token_weights", f"must be an object with some of {kinds}, is {_shown(value)}")
-        weights = {kind: self._decimal(f"token_weights.{kind}", weight) for kind, weight in value.items()}
+        weights = {
+            kind: self._number(f"token_weights.{kind}", weight, WEIGHT_DECIMALS)
+            for kind, weight in value.items()
+            if weight is not None
+        }
         return json.dumps(weights, sort_keys=True, separators=(",", ":"))
+
+    def _hour(self, field: str) -> datetime | None:
+        instant = self._instant(field)
+        if instant is not None and (instant.minute, instant.second, instant.microsecond) != (0, 0, 0):
+            raise self._wrong(field, f"must be a whole UTC hour, is {_shown(self._value(field))}")
+        return instant
 
     def _instant(self, field: str) -> datetime | None:
         value = self._value(field)
@@ -152,6 +176,15 @@ class _Policy:
             except ValueError:
                 pass
         raise self._wrong(field, f"must be a time with its zone like 2026-10-01T00:00:00Z, is {_shown(value)}")
+
+
+def _shortest(value: float | Decimal) -> str:
+    """A JSON number as the shortest decimal text that stands for it."""
+    number = Decimal(str(value))
+    if not number.is_finite():
+        return str(value)
+    text = f"{number:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _shown(value: object) -> str:

@@ -516,19 +516,54 @@ def explain_amount(
 
 @policies_app.command("add", short_help="Add policies from a file.")
 def add_policies(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON: a list, as in allocation_policies.json.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="JSON: a list, as in allocation_policies.json, or one policy.")
+    ],
+    retroactive: Annotated[
+        bool, typer.Option("--retroactive", help="Also price computed hours anew; needs a reason.")
+    ] = False,
+    reason: Annotated[str | None, typer.Option("--reason", help="Why, for the audit log.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Report hours, final months and the difference in money; add nothing.")
+    ] = False,
     json_output: Json = False,
 ) -> None:
-    """Add policies from a file, all or none; one whose id is known must have the same content (A22)."""
-    from finops_pipeline.resources.bundle.files import read_policies
-    from finops_pipeline.resources.postgres.database import open_database
+    """Add policies from a file, all or none; one whose id is known must have the same content (A22).
+
+    Only name, deployment_pattern and currency must be given: an id is chosen (alp_1, alp_2, ...), the first hour is the
+    next one, and a price is that of the policy that would apply otherwise.
+    """
+    from finops_pipeline.commands.explain import open_sources
+    from finops_pipeline.commands.policies import add, summary
+    from finops_pipeline.resources.bundle.files import NOBODY
 
     if not file.is_file():
         raise UsageError(f"{file}: there is no such file")
-    policies = read_policies(file)
-    with open_database(_settings()) as database, database.transaction() as connection:
-        added = database.add_policies(connection, policies.to_pylist(), str(file))
-    _print({"added": added, "given": len(policies)}, f"{added} of {len(policies)} policies are new\n", json_output)
+    settings = _settings()
+    if not dry_run and settings.platform_tenant is None:  # only a trial computes anything
+        settings = settings.model_copy(update={"platform_tenant": NOBODY})
+    with open_sources(settings, settings.bundle) as sources:
+        result = add(sources, file, retroactive=retroactive, reason=reason, dry_run=dry_run)
+    _print(result, summary(result), json_output)
+
+
+@policies_app.command("end", short_help="End a policy from an hour on.")
+def end_policy(
+    policy_id: Annotated[str, typer.Argument(metavar="ID")],
+    begin: Annotated[str, typer.Option("--from", metavar="HOUR", help="First hour that it does not price any more.")],
+    json_output: Json = False,
+) -> None:
+    """End a policy, once, from an hour that has not begun; the next policy that matches applies from then on (A22)."""
+    from finops_pipeline.accounting.exact import instant_of
+    from finops_pipeline.commands.explain import open_sources
+    from finops_pipeline.resources.bundle.files import NOBODY
+
+    settings, end = _settings(), _hour("--from", begin)
+    settings = settings.model_copy(update={"platform_tenant": settings.platform_tenant or NOBODY})
+    with open_sources(settings, settings.bundle) as sources, sources.database.transaction() as connection:
+        sources.database.end_policy(connection, policy_id, end, instant_of(sources.now_ms))
+    ended = {"id": policy_id, "effective_to": end}
+    _print(ended, f"policy {policy_id} ends at {end:%Y-%m-%dT%H:%M:%SZ}\n", json_output)
 
 
 @policies_app.command("list")

@@ -317,10 +317,10 @@ def _check_hour(hour: tuple[str, str], hashes: Sequence[str], logged: Sequence[_
 
 
 def _check_policies(database: Database, connection: Connection, found: Findings) -> bool:
-    """Policies against the entries that added them; whether one was added without an entry."""
+    """Policies against the entries that added or ended them; whether one was added without an entry."""
     logged: dict[str, str] = {}
     for (policies,) in connection.execute(
-        "SELECT payload -> 'policies' FROM eai.audit_events WHERE kind = 'policy.added' ORDER BY seq"
+        "SELECT payload -> 'policies' FROM eai.audit_events WHERE kind IN ('policy.added', 'policy.ended') ORDER BY seq"
     ):
         logged |= policies or {}
     there = {row["id"]: policy_sha256(row) for row in database.read_policies(connection).to_pylist()}
@@ -328,7 +328,7 @@ def _check_policies(database: Database, connection: Connection, found: Findings)
         found.add(Tampering.FACT_CHANGED, f"policy {policy_id}", "it was added, and is not there any more")
     for policy_id in sorted(there.keys() & logged.keys()):
         if there[policy_id] != logged[policy_id]:
-            found.add(Tampering.FACT_CHANGED, f"policy {policy_id}", "it is not what was added")
+            found.add(Tampering.FACT_CHANGED, f"policy {policy_id}", "it is not what was added or ended")
     unknown = sorted(there.keys() - logged.keys())
     for policy_id in unknown:
         found.add(Tampering.FACT_CHANGED, f"policy {policy_id}", "no audit entry added it")

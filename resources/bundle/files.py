@@ -23,11 +23,9 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from iso4217 import Currency
 from pyarrow import csv
 
 from finops_pipeline.accounting.config import AccountingConfig
-from finops_pipeline.accounting.exact import HOUR_MS
 from finops_pipeline.contracts.lake import (
     ALLOCATION_POLICIES,
     DCGM_SERIES,
@@ -37,11 +35,14 @@ from finops_pipeline.contracts.lake import (
     TOKEN_USAGE,
     WORKLOAD_EVENTS,
 )
+from finops_pipeline.contracts.policy import PolicyError, validate_policy
 from finops_pipeline.errors import UsageError
 from finops_pipeline.resources.bundle.openmetrics import read_series
 from finops_pipeline.resources.series import Column
 from finops_pipeline.settings import HONOR_LABELS, accounting_tables, read_toml
 
+GIVEN_POLICIES: Final = pa.schema([field.with_nullable(nullable=True) for field in ALLOCATION_POLICIES])
+"""Policies as a bundle gives them: what is null, the ledger completes (A22)."""
 SETTINGS_FILE: Final = "bundle.toml"
 SERIES_FILES: Final = ("dcgm.om", "dcgm.om.gz", "dcgm.parquet")
 POLICIES_FILE: Final = "allocation_policies.json"
@@ -67,14 +68,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TENANTS: Final = frozenset({"tenant_id", "owner_tenant_id"})
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "mode": ("dedicated", "shared"),
-    "idle_policy": ("owner", "proportional", "platform"),
-    "status": ("active", "retired"),
 }
-_CURRENCIES: Final = frozenset(currency.code for currency in Currency)
-_POLICY_NUMBERS: Final = ("gpu_hourly_cost", "overhead_pct", "energy_kwh_price", "pue", "storage_gb_month_price")
-_NUMBER_EXPECTED: Final = 'a decimal string like "2.10", not negative (A22)'
-_PRICE: Final = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
-_WEIGHTS: Final = ("input", "output", "cached")
 
 Wrong: TypeAlias = Callable[[int, object, str], NoReturn]
 """Raises for a row (index), its value and what was expected."""
@@ -147,7 +141,7 @@ class Bundle:
         tables = {
             name: _read_csv(self.folder / f"{name}.csv", schema, self.cluster) for name, schema in CSV_TABLES.items()
         }
-        return tables | {"allocation_policies": read_policies(self.folder / POLICIES_FILE)}
+        return tables | {"allocation_policies": read_policies(self.folder / POLICIES_FILE, self.start)}
 
 
 def instant_ms(text: str) -> int:
@@ -162,22 +156,35 @@ def instant_ms(text: str) -> int:
     return whole + round(Fraction(int(fraction) * 1000, 10 ** len(fraction))) if fraction else whole
 
 
-def read_policies(path: Path) -> pa.Table:
-    """Policies (A22) from a JSON list. Numbers are decimal strings, or whole JSON numbers. Raises UsageError."""
-    if not path.exists():
-        return ALLOCATION_POLICIES.empty_table()
+def policy_documents(path: Path) -> list[Any]:
+    """Policies (A22) as a file has them: a JSON list, or one policy, the body of a request. Raises UsageError."""
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"), parse_float=_Inexact, object_pairs_hook=_once)
+        raw = json.loads(path.read_text(encoding="utf-8"), parse_float=Decimal, object_pairs_hook=_once)
     except (ValueError, OSError) as error:
         raise UsageError(f"{path}: is not valid JSON: {error}") from error
+    if isinstance(raw, dict):
+        return [raw]
     if not isinstance(raw, list):
         raise UsageError(f"{path}: expected a list of policies")
-    rows = [_policy(path, number, policy) for number, policy in enumerate(raw, 1)]
-    ids = [row["id"] for row in rows]
-    for number, name in enumerate(ids, 1):
-        if name in ids[: number - 1]:
-            raise UsageError(f"{path}: policy {number}: id {name!r} is there twice: a new version needs a new id (A22)")
-    return pa.Table.from_pylist(rows, schema=ALLOCATION_POLICIES)
+    return raw
+
+
+def read_policies(path: Path, first_hour: datetime) -> pa.Table:
+    """A bundle's policies, in force from its first hour where they do not say; prices that are not given are null (A22).
+
+    Raises UsageError naming the policy and the field.
+    """
+    if not path.exists():
+        return GIVEN_POLICIES.empty_table()
+    try:
+        rows = [validate_policy(document, str(path)) for document in policy_documents(path)]
+    except PolicyError as error:
+        raise UsageError(str(error)) from None
+    ids = [row["id"] for row in rows if row["id"]]
+    if twice := next((name for name in ids if ids.count(name) > 1), None):
+        raise UsageError(f"{path}: policy {twice}: the id is there twice: a new version needs a new id (A22)")
+    rows = [row | {"effective_from": row["effective_from"] or first_hour} for row in rows]
+    return pa.Table.from_pylist(rows, schema=GIVEN_POLICIES)
 
 
 class _Keys:
@@ -379,15 +386,6 @@ def _parts(text: str) -> list[str]:
     return [part for part in (piece.strip() for piece in text.split(";")) if part]
 
 
-class _Inexact(str):
-    """A JSON number with a fraction or exponent: not exact, so refused by name."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object without repeated keys."""
     found = dict(pairs)
@@ -395,64 +393,3 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         raise ValueError(f"key {next(name for name in names if names.count(name) > 1)!r} is there twice in one object")
     return found
-
-
-def _policy(path: Path, number: int, raw: object) -> dict[str, Any]:
-    """One policy as a row of ALLOCATION_POLICIES."""
-    if not isinstance(raw, dict):
-        raise UsageError(f"{path}: policy {number}: expected an object")
-    where = f"{path}: policy {number}" + (f" ({raw['id']})" if isinstance(raw.get("id"), str) else "")
-
-    def wrong(key: str, value: object, expected: str) -> NoReturn:
-        raise UsageError(f"{where}: {key} = {value!r}: expected {expected}")
-
-    names = ALLOCATION_POLICIES.names
-    for key in raw:
-        if key not in names:
-            raise UsageError(f"{where}: unknown key {key!r}: expected {', '.join(names)}")
-    row: dict[str, Any] = {}
-    for key in names:
-        value = raw.get(key)
-        if value is None or value == "":
-            value = None
-            if not ALLOCATION_POLICIES.field(key).nullable:
-                raise UsageError(f"{where}: {key!r} is missing or empty")
-        elif key in _POLICY_NUMBERS:
-            value = _exact(value) or wrong(key, value, _NUMBER_EXPECTED)
-        elif key == "token_weights":
-            value = _weights(value, wrong)
-        elif not isinstance(value, str) or isinstance(value, _Inexact):
-            wrong(key, value, "a text")
-        elif key in {"effective_from", "effective_to"}:
-            try:
-                value = instant_ms(value)
-            except ValueError:
-                wrong(key, value, _INSTANT_EXPECTED)
-            if key == "effective_from" and value % HOUR_MS:
-                wrong(key, raw[key], "a whole UTC hour (A22)")
-        elif key in _CHOICES and value not in _CHOICES[key]:
-            wrong(key, value, " or ".join(_CHOICES[key]))
-        elif key == "currency" and value not in _CURRENCIES:
-            wrong(key, value, "an ISO 4217 code like EUR")
-        row[key] = value
-    return row
-
-
-def _exact(value: object) -> str | None:
-    """A decimal string, or a whole JSON number as one; None for anything else."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
-    if not isinstance(value, str) or isinstance(value, _Inexact) or not _PRICE.fullmatch(value):
-        return None
-    return value
-
-
-def _weights(value: object, wrong: Callable[[str, object, str], NoReturn]) -> str:
-    """Token weights as JSON text with its keys in order."""
-    if not isinstance(value, dict) or not set(value) <= set(_WEIGHTS):
-        wrong("token_weights", value, f"an object with {', '.join(_WEIGHTS)} (A26)")
-    weights = {name: _exact(value[name]) for name in _WEIGHTS if name in value}
-    for name, weight in weights.items():
-        if weight is None:
-            wrong(f"token_weights.{name}", value[name], _NUMBER_EXPECTED)
-    return json.dumps(weights)

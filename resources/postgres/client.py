@@ -14,7 +14,6 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any, cast
@@ -30,8 +29,9 @@ from psycopg.abc import Params
 from psycopg.pq import TransactionStatus
 
 from finops_pipeline.accounting.audit.chain import GENESIS, policy_sha256
+from finops_pipeline.accounting.money.policies import comparable, completed
 from finops_pipeline.contracts import lake, migrations
-from finops_pipeline.contracts.policy import FIELDS, PRICES, PolicyError, validate_policy
+from finops_pipeline.contracts.policy import FIELDS, PolicyError
 from finops_pipeline.errors import SourceError, UsageError
 from finops_pipeline.resources.anchor import Anchor
 from finops_pipeline.resources.postgres.copy import Connection, incoming, select, with_constant
@@ -406,7 +406,7 @@ class Database:
         here = with_constant(data, "cluster", cluster)
         match table:
             case "allocation_policies":
-                return self.add_policies(connection, data.to_pylist(), table)
+                return len(self.add_policies(connection, data.to_pylist(), table))
             case "workload_events":
                 return _append_new(connection, table, here)
             case "token_usage":
@@ -422,34 +422,94 @@ class Database:
             case _:
                 raise ValueError(f"{table} is not a table of the platform")
 
-    def add_policies(self, connection: Connection, documents: Sequence[Mapping[str, Any]], where: str) -> int:
-        """Insert the policies that are not there yet; `where` names the file in errors. Returns how many were new.
+    def add_policies(
+        self, connection: Connection, documents: Sequence[Mapping[str, Any]], where: str
+    ) -> list[dict[str, Any]]:
+        """Insert the policies that are not there yet, and return them: `new_policies`, then `store_policies`."""
+        self.policies_lock(connection)
+        _, new = self.new_policies(connection, documents, where, {}, datetime.now(UTC))
+        self.store_policies(connection, new)
+        return new
 
-        New ones are an entry of the audit log (A34): call it last in a transaction. UsageError for a policy that is not valid, or one whose id is taken by other content (A22).
+    def new_policies(
+        self,
+        connection: Connection,
+        documents: Sequence[Mapping[str, Any]],
+        where: str,
+        models: Mapping[str, str],
+        now: datetime,
+    ) -> tuple[list[str], list[dict[str, Any]]]:
+        """The ids of the policies, and those that are not there yet, completed (see `completed`).
+
+        `where` names the file in errors. UsageError for a policy that is not valid, or one whose id is taken by other
+        content (A22).
         """
+        stored = self.read_policies(connection).to_pylist()
         try:
-            policies = [validate_policy(document, where) for document in documents]
+            policies = completed(
+                documents, stored, where, models, now.replace(minute=0, second=0, microsecond=0) + HOUR
+            )
         except PolicyError as error:
             raise UsageError(str(error)) from None
-        _lock(connection, "policies")
-        stored = select(connection, _platform_sql("allocation_policies"), None, lake.ALLOCATION_POLICIES)
-        known = {policy["id"]: policy for policy in stored.to_pylist()}
+        known = {policy["id"]: policy for policy in stored}
         new = []
         for policy in policies:
             booked = known.setdefault(policy["id"], policy)
             if booked is policy:
                 new.append(policy)
+                if policy["status"] != "active":
+                    raise UsageError(
+                        f"{where}: policy {policy['id']}: status is {policy['status']}: a new policy is active; to end one:"
+                        " finops policies end ID --from HOUR"
+                    )
             for field in FIELDS:
-                if _comparable(field, booked[field]) != _comparable(field, policy[field]):
+                if comparable(field, booked[field]) != comparable(field, policy[field]):
                     raise UsageError(
                         f"{where}: policy {policy['id']}: {field} is {policy[field]}, but this policy exists with"
-                        f" {booked[field]}; policies are immutable: give the change a new id and effective_from"
+                        f" {booked[field]}; policies are immutable: give the change a new id and effective_from, or end"
+                        f" this one: finops policies end {policy['id']} --from HOUR"
                     )
-        if new:
-            self.copy(connection, "allocation_policies", pa.Table.from_pylist(new, lake.ALLOCATION_POLICIES))
-            added = {policy["id"]: policy_sha256(policy) for policy in new}
-            self.append_audit(connection, "policy.added", {"policies": added}, datetime.now(UTC))
-        return len(new)
+        return [policy["id"] for policy in policies], new
+
+    def store_policies(
+        self, connection: Connection, new: Sequence[Mapping[str, Any]], reason: str | None = None
+    ) -> None:
+        """Insert new policies, and log them with the `reason` for hours that they price anew (A34): last in a transaction."""
+        if not new:
+            return
+        self.copy(connection, "allocation_policies", pa.Table.from_pylist(list(new), lake.ALLOCATION_POLICIES))
+        payload: dict[str, Any] = {"policies": {policy["id"]: policy_sha256(policy) for policy in new}}
+        payload |= {} if reason is None else {"retroactive": reason}
+        self.append_audit(connection, "policy.added", payload, datetime.now(UTC))
+
+    def policies_lock(self, connection: Connection) -> None:
+        """Wait to be the only one who adds or ends policies."""
+        _lock(connection, "policies")
+
+    def end_policy(self, connection: Connection, policy_id: str, end: datetime, now: datetime) -> None:
+        """Set the end of a policy, once, to an hour that has not begun (A22), and log it. UsageError if it cannot be."""
+        self.policies_lock(connection)
+        stored = self.read_policies(connection).to_pylist()
+        policy = next((row for row in stored if row["id"] == policy_id), None)
+        if policy is None:
+            raise UsageError(f"policy {policy_id}: there is none with this id; `finops policies list` shows all")
+        if policy["effective_to"] is not None:
+            raise UsageError(
+                f"policy {policy_id}: it ends at {policy['effective_to']:%Y-%m-%dT%H:%M:%SZ} already, and an end is set once"
+            )
+        if end <= now:
+            raise UsageError(
+                f"policy {policy_id}: {end:%Y-%m-%dT%H:%M:%SZ} has begun at {now:%Y-%m-%dT%H:%M:%SZ}: end it from an hour"
+                " that has not, so that no hour before changes its price (A22)"
+            )
+        if end <= policy["effective_from"]:
+            raise UsageError(
+                f"policy {policy_id}: it begins at {policy['effective_from']:%Y-%m-%dT%H:%M:%SZ}: end it after that"
+            )
+        connection.execute("UPDATE eai.allocation_policies SET effective_to = %s WHERE id = %s", (end, policy_id))
+        ended = policy | {"effective_to": end}
+        payload = {"policies": {policy_id: policy_sha256(ended)}, "effective_to": f"{end:%Y-%m-%dT%H:%M:%SZ}"}
+        self.append_audit(connection, "policy.ended", payload, datetime.now(UTC))
 
     # Audit
 
@@ -597,8 +657,3 @@ def _append_new(connection: Connection, table: str, data: pa.Table) -> int:
                 ),
             )
         ).rowcount
-
-
-def _comparable(field: str, value: Any) -> Any:
-    """Prices by value: 2.1 and 2.10 are the same price."""
-    return Decimal(value) if field in PRICES else value

@@ -28,7 +28,7 @@ POLICY_MODELS = (None, None, None, *MODELS, *ROW_MODELS, "A30")
 DEPLOYMENTS = ("chat-prod", "chat-dev", "chat", "train-1", "train-2", "vector/é", "job[1]", "Chat-dev")
 PATTERNS = (
     *("*", "*", "c*", "chat*", "chat-*", "chat-prod", "chat-prod", "chat-?rod", "chat-[pd]*", "chat-[!p]*", "?hat-*"),
-    *("*-prod", "chat", "chat-", "train-[0-9]", "train-1", "train-?", "t*", "vector/?", "job[1]", "job*", "job["),
+    *("*-prod", "chat", "chat-", "train-[0-9]", "train-1", "train-?", "t*", "vector/?", "job[1]", "job*", "job[!2]"),
     *("idle", "idle", "idl*", "id?e", "[i]dle", "idle*", "wl-*", "wl-1", "wl-?", "lab/*", "Chat-*", "*-DEV", "[A-Z]*"),
 )
 CURRENCIES = ("EUR", "EUR", "EUR", "JPY", "KWD", "CLF")
@@ -76,8 +76,10 @@ def units(rng: random.Random, places: int, null: float) -> str | None:
 def policy_row(rng: random.Random, number: int, hours: list[int]) -> Row:
     edges = [hours[0] - 40 * DAY, hours[0] - 40 * DAY, *hours, hours[-1] + HOUR]
     weights = {kind: weight for kind in ("input", "output", "cached") if (weight := rng.choice(WEIGHTS)) is not None}
-    ends = [None, None, None, rng.choice(edges), rng.choice(edges) + rng.randrange(HOUR)]
-    effective_to = rng.choice(ends)
+    ends = [None, None, None, rng.choice(edges), rng.choice(edges)]
+    effective_from, effective_to = rng.choice(edges), rng.choice(ends)
+    if effective_to is not None and effective_to <= effective_from:
+        effective_to = None
     return {
         "id": rng.choice((f"p{number}", f"alp_{number}", f"P{number:03d}")),
         "name": "price",
@@ -91,7 +93,7 @@ def policy_row(rng: random.Random, number: int, hours: list[int]) -> Row:
         "storage_gb_month_price": price(rng, 2),
         "idle_policy": rng.choice(("owner", "proportional", "platform")),
         "token_weights": rng.choice((None, weights)),
-        "effective_from": hour_text(rng.choice(edges)),
+        "effective_from": hour_text(effective_from),
         "effective_to": None if effective_to is None else instant(effective_to),
         "status": "retired" if rng.random() < 0.1 else "active",
     }

@@ -21,7 +21,7 @@ AMBIGUITIES (the text allows more than one reading; the choice taken here)
     platform's: it has no event whose tenant could pay.
 6.  A26, A27: an unpriced row of a shared deployment is split with the defaults: weights of 1, `idle_policy` owner.
 7.  A27: "their gpu_seconds of that hour" are those of `gpu_local` rows of the same cluster.
-8.  A30: where an item's latest priced hour has several policies, that of its last row (cluster, workload, model) is named.
+8.  A30: where an item's latest priced hour has several policies, the highest id is named (bundles.md).
 9.  bundles.md: items and totals are ordered by tenant, deployment and currency, null before any currency.
 """
 
@@ -405,7 +405,7 @@ def statement(allocation: list[Row], month: str) -> Row:
             | {name: sum_of(rows, name) for name in PLACES}
             | {
                 "allocated": {"amount": amounts.get(item), "currency": item[2] or None},
-                "policy_id": rows[-1]["policy_id"],
+                "policy_id": max((row["hour"], row["policy_id"]) for row in rows)[1] if item[2] else None,
                 "estimated": any(row["estimated"] == "true" for row in rows),
             }
             for item, rows in sorted(items.items())

@@ -36,7 +36,8 @@ PLATFORM = "ff000000-0000-4000-8000-0000000000ff"
 HOUR = timedelta(hours=1)
 NOW = datetime(2027, 6, 1, tzinfo=UTC)
 POLICY = {
-    "id": "alp_1", "deployment_pattern": "*", "currency": "EUR", "gpu_hourly_cost": "2.10", "overhead_pct": "18",
+    "id": "alp_1", "name": "all", "deployment_pattern": "*", "currency": "EUR", "gpu_hourly_cost": "2.10",
+    "overhead_pct": "18",
     "energy_kwh_price": "0.21", "pue": "1.4", "storage_gb_month_price": "0.10", "effective_from": "2026-01-01T00:00:00Z",
 }  # fmt: skip
 

@@ -247,7 +247,11 @@ def test_policies(computed: Finops, cases: Path, tmp_path: Path) -> None:
     other = tmp_path / "more.json"
     given = json.loads((cases / CASE / "allocation_policies.json").read_text())[0]
     other.write_text(json.dumps([given | {"id": "pol-late", "effective_from": "2027-01-01T00:00:00Z"}]))
-    assert json.loads(computed("policies", "add", other, "--json").stdout) == {"added": 1, "given": 1}
+    assert json.loads(computed("policies", "add", other, "--json").stdout) == {
+        "added": 1,
+        "given": 1,
+        "policies": [{"id": "pol-late", "status": "active"}],
+    }
     assert len(json.loads(computed("policies", "list", "--json").stdout)) == 2
     assert "pol-nothing" in one_line(computed("policies", "show", "pol-nothing"), 2)
 

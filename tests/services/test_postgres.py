@@ -212,6 +212,8 @@ def test_the_ledger_cannot_be_changed(urls: dict[str, str], database: Database) 
         "eai_owner": psycopg.errors.RestrictViolation,
         embedded.ADMINISTRATOR: psycopg.errors.RestrictViolation,
     }
+    with database.transaction() as connection:
+        database.add_policies(connection, [policy()], "test")
     with psycopg.connect(urls["admin_url"]) as connection:
         for (table, column), (role, error) in itertools.product(tables.items(), refused.items()):
             for change in ("UPDATE eai.{0} SET {1} = 'x'", "DELETE FROM eai.{0}", "TRUNCATE eai.{0}"):
@@ -562,7 +564,7 @@ def test_a_bad_row_is_named_and_nothing_is_loaded(database: Database) -> None:
 def test_policies_are_immutable(database: Database) -> None:
     def add(*documents: dict[str, Any]) -> int:
         with database.transaction() as connection:
-            return database.add_policies(connection, documents, "allocation_policies.json")
+            return len(database.add_policies(connection, documents, "allocation_policies.json"))
 
     assert add(policy(), policy(id="p2")) == 2
     assert add(policy(gpu_hourly_cost="2.1"), policy(id="p3")) == 1

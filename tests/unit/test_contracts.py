@@ -136,19 +136,48 @@ def test_a_policy_fits_the_lake_and_is_checked_again_unchanged() -> None:
     assert [validate_policy(row, "table") for row in table.to_pylist()] == [checked]
 
 
-def test_what_may_be_left_out() -> None:
-    optional = {"name", "gpu_model", "idle_policy", "token_weights", "effective_to", "status"}
-    assert validate_policy({key: GOOD[key] for key in GOOD.keys() - optional}, "file") == validate_policy(GOOD, "file")
-    for field in GOOD.keys() - optional:
+def test_only_name_pattern_and_currency_are_required() -> None:
+    required = {"name", "deployment_pattern", "currency"}
+    checked = validate_policy({key: GOOD[key] for key in required}, "file")
+    defaults = {"idle_policy": "owner", "status": "active"}
+    assert checked == dict.fromkeys(FIELDS) | {key: GOOD[key] for key in required} | defaults
+    for field in required:
         with pytest.raises(PolicyError, match=rf"^file: policy \S.*: {field} "):
             validate_policy({key: value for key, value in GOOD.items() if key != field}, "file")
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (2.1, "2.1"),
+        (7, "7"),
+        (1e-7, "0.0000001"),
+        (1e3, "1000"),
+        (Decimal("2.10"), "2.1"),
+        ("2.10", "2.10"),
+        (0.0, "0"),
+    ],
+)
+def test_numbers_are_taken_at_their_shortest_text(number: object, text: str) -> None:
+    """A22."""
+    assert validate_policy({**GOOD, "pue": number}, "f")["pue"] == text
+    assert json.loads(
+        validate_policy({**GOOD, "token_weights": {"input": number if text != "0.0000001" else 1}}, "f")[
+            "token_weights"
+        ]
+    )
 
 
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
         ("gpu_hourly_cost", "-2.10", "must not be negative, is '-2.10'"),
-        ("gpu_hourly_cost", 2.1, "must be a decimal string"),
+        ("gpu_hourly_cost", -2.1, "must not be negative"),
+        ("gpu_hourly_cost", float("nan"), "must be a decimal string"),
+        ("gpu_hourly_cost", True, "must be a decimal string"),
+        ("gpu_hourly_cost", "0.0000000000001", "at most 12 decimals"),
+        ("token_weights", {"input": "0.0000001"}, "token_weights.input must have at most 6 decimals"),
+        ("effective_to", "2026-10-01T10:30:00Z", "must be a whole UTC hour"),
         ("pue", "1e3", "must be a decimal string"),
         ("pue", "NaN", "must be a decimal string"),
         ("pue", "1.", "must be a decimal string"),

@@ -142,6 +142,14 @@ def test_policy_is_that_of_the_latest_priced_hour() -> None:
         assert item["policy_id"] == "newest"
 
 
+def test_policy_of_two_in_one_hour_is_the_highest_id_whatever_the_rows_order() -> None:
+    """A workload that holds an H100 (policy std) and an L40S (policy L) in one hour: not the last row's."""
+    rows = [row(gpu_model="H100", policy_id="std"), row(gpu_model="L40S", policy_id="L")]
+    for some in (rows, rows[::-1]):
+        (item,) = statement("2026-10", "open", table_of(*some))["items"]
+        assert item["policy_id"] == "std"
+
+
 def test_estimated_is_never_dropped() -> None:
     rows = [row(workload_id=f"w{n}", estimated=n == 1) for n in range(3)]
     (item,) = statement("2026-10", "open", table_of(*rows))["items"]

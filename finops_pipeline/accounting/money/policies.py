@@ -17,20 +17,18 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from functools import cache, cached_property, lru_cache, partial
+from itertools import count
 from typing import Any
 
 import iso4217
 import pyarrow as pa
 
 from finops_pipeline.accounting.config import model_key
-from finops_pipeline.accounting.exact import HOUR_MS, AccountingError, hour_text, round_half_even, rows_of
+from finops_pipeline.accounting.exact import AccountingError, ms_of, round_half_even
+from finops_pipeline.contracts.policy import PRICES, PolicyError, validate_policy
 
 AMOUNT_PLACES = 9
-IDLE_POLICIES = ("owner", "proportional", "platform")
-STATUSES = ("active", "retired")
-
-_PRICES = ("gpu_hourly_cost", "overhead_pct", "energy_kwh_price", "pue", "storage_gb_month_price")
-_DECIMAL = re.compile(r"[0-9]+(\.[0-9]+)?")
+_IN_CURRENCY = ("gpu_hourly_cost", "energy_kwh_price", "storage_gb_month_price")
 _GLOB_CHARACTER = re.compile(r"[*?\[]")
 # Units are thousandths of a GPU-second and millionths of a Wh; an amount is in 1e-9 of the currency.
 _PER_GPU_UNIT = Fraction(10**AMOUNT_PLACES, 1000 * 3600)
@@ -137,9 +135,7 @@ class PolicyBook:
     @classmethod
     def parse(cls, policies: pa.Table, models: Mapping[str, str]) -> PolicyBook:
         """From an ALLOCATION_POLICIES table. Raises `AccountingError` naming the policy and the field."""
-        names = policies.column_names
-        rows = (dict(zip(names, row, strict=True)) for row in rows_of(policies, *names))
-        return cls((_parse(row, models) for row in rows), models)
+        return cls((_parse(row, models) for row in policies.to_pylist()), models)
 
     def __getitem__(self, policy_id: str) -> Policy:
         """The policy with this id; `KeyError` if there is none."""
@@ -174,19 +170,103 @@ class PolicyBook:
                 yield self._globs[prefix]
 
 
+def completed(
+    documents: Iterable[Mapping[str, Any]],
+    stored: Iterable[Mapping[str, Any]],
+    where: str,
+    models: Mapping[str, str],
+    next_hour: datetime,
+) -> list[dict[str, Any]]:
+    """New policies with what they do not say: id, first hour and prices (A22). Both are rows of ALLOCATION_POLICIES.
+
+    * A policy whose id is stored is the stored one where it says nothing, and stays as it is given elsewhere.
+    * Without an id it is the stored policy that says the same (a request that is sent twice is one policy), else
+      `alp_<n>`, the first number that is free.
+    * Without an `effective_from` it begins at `next_hour`.
+    * A price is inherited from the policy that would apply without this one at its first hour: its pattern is looked up
+      like a deployment's id, and a policy of the same pattern matches it. Raises PolicyError naming the price if there is
+      none.
+    """
+    known = {row["id"]: dict(row) for row in stored}
+    found: list[dict[str, Any]] = []
+    checked = [validate_policy(document, where) for document in documents]
+    for policy in sorted(checked, key=lambda policy: policy["effective_from"] or next_hour):
+        same = known.get(policy["id"]) if policy["id"] else _same(policy, known.values())
+        if same is None:
+            complete = _inherited(policy, known.values(), where, models, next_hour)
+            complete["id"] = complete["id"] or _free_id(known)
+        else:
+            complete = {name: same[name] if value is None else value for name, value in policy.items()}
+        known.setdefault(complete["id"], complete)
+        found.append(complete)
+    return found
+
+
+def _same(policy: Mapping[str, Any], known: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The stored policy, not ended, that says all that this one without an id says."""
+    said = {name: value for name, value in policy.items() if value is not None}
+    for row in known:
+        if row["effective_to"] is None and all(comparable(n, row[n]) == comparable(n, v) for n, v in said.items()):
+            return row
+    return None
+
+
+def comparable(field: str, value: Any) -> Any:
+    """A field's value, prices by value: `2.1` is `2.10`."""
+    return Fraction(value) if field in PRICES and value is not None else value
+
+
+def _free_id(known: Mapping[str, Any]) -> str:
+    return next(name for number in count(1) if (name := f"alp_{number}") not in known)
+
+
+def _inherited(
+    policy: Mapping[str, Any],
+    known: Iterable[Mapping[str, Any]],
+    where: str,
+    models: Mapping[str, str],
+    next_hour: datetime,
+) -> dict[str, Any]:
+    complete = {**policy, "effective_from": policy["effective_from"] or next_hour}
+    missing = [name for name in PRICES if policy[name] is None]
+    if not missing:
+        return complete
+    at, pattern = complete["effective_from"], policy["deployment_pattern"]
+    wanted = {policy["gpu_model"] and model_key(policy["gpu_model"], models), None}
+    fitting = [
+        row
+        for row in known
+        if row["status"] == "active"
+        and row["effective_from"] <= at
+        and (row["effective_to"] is None or at < row["effective_to"])
+        and (row["gpu_model"] and model_key(row["gpu_model"], models)) in wanted
+        and (row["deployment_pattern"] == pattern or fnmatchcase(pattern, row["deployment_pattern"]))
+    ]
+    if not fitting:
+        raise PolicyError(
+            f"{where}: policy {policy['id'] or policy['name']}: {missing[0]} is not given, and no other policy matches"
+            f" {pattern} at {at:%Y-%m-%dT%H:%M:%SZ} to inherit it from (A22)"
+        )
+    best = max(fitting, key=_specificity)
+    if best["currency"] != policy["currency"] and (own := next((n for n in missing if n in _IN_CURRENCY), None)):
+        raise PolicyError(
+            f"{where}: policy {policy['id'] or policy['name']}: {own} is not given, and policy {best['id']}, which it would"
+            f" be inherited from, is in {best['currency']}, not {policy['currency']} (A22)"
+        )
+    return complete | {name: best[name] for name in missing}
+
+
+def _specificity(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """In whose order the last policy wins (A23)."""
+    pattern = row["deployment_pattern"]
+    prefix = _GLOB_CHARACTER.split(pattern, maxsplit=1)[0]
+    return prefix == pattern, len(prefix), row["gpu_model"] is not None, row["effective_from"], row["id"]
+
+
 def token_weights(text: str | None) -> TokenWeights:
     """The weights of a policy's JSON object `{"input", "output", "cached"}`; what it leaves out is 1 (A26)."""
-    if text is None:
-        return TokenWeights()
-    try:
-        given = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise AccountingError(f"token_weights is not JSON: {text!r}") from error
-    if given is None:
-        return TokenWeights()
-    if not isinstance(given, dict) or not given.keys() <= {"input", "output", "cached"}:
-        raise AccountingError(f"token_weights takes input, output and cached, not {text!r}")
-    return TokenWeights(**{name: _price(f"token_weights.{name}", value) for name, value in given.items()})
+    given: dict[str, str] = (None if text is None else json.loads(text)) or {}
+    return TokenWeights(**{name: Fraction(value) for name, value in given.items()})
 
 
 @lru_cache
@@ -203,37 +283,23 @@ def minor_digits(currency: str) -> int:
 
 def _parse(row: Mapping[str, Any], models: Mapping[str, str]) -> Policy:
     try:
-        minor_digits(row["currency"])
-        return Policy(
-            id=row["id"],
-            deployment_pattern=row["deployment_pattern"],
-            gpu_model=row["gpu_model"] and models.get(row["gpu_model"], row["gpu_model"]),
-            model=row["gpu_model"] and model_key(row["gpu_model"], models),
-            currency=row["currency"],
-            idle_policy=_one_of("idle_policy", row["idle_policy"], IDLE_POLICIES),
-            token_weights=token_weights(row["token_weights"]),
-            effective_from=_whole_hour("effective_from", row["effective_from"]),
-            effective_to=row["effective_to"],
-            status=_one_of("status", row["status"], STATUSES),
-            **{name: _price(name, row[name]) for name in _PRICES},
-        )
-    except AccountingError as error:
-        raise AccountingError(f"policy {row['id']}: {error} (A22)") from error
-
-
-def _price(name: str, text: object) -> Fraction:
-    if not isinstance(text, str) or not _DECIMAL.fullmatch(text):
-        raise AccountingError(f"{name} must be a decimal string that is not negative, such as 2.10, not {text!r}")
-    return Fraction(text)
-
-
-def _whole_hour(name: str, instant: int) -> int:
-    if instant % HOUR_MS:
-        raise AccountingError(f"{name} must be a whole UTC hour, not an instant after {hour_text(instant)}")
-    return instant
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
-    if value not in allowed:
-        raise AccountingError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
-    return value
+        checked = validate_policy(row, "allocation_policies")
+    except PolicyError as error:
+        raise AccountingError(f"{error} (A22)") from error
+    for name in ("id", "effective_from", *PRICES):
+        if checked[name] is None:
+            raise AccountingError(f"allocation_policies: policy {checked['id']}: {name} is missing (A22)")
+    end = checked["effective_to"]
+    return Policy(
+        id=checked["id"],
+        deployment_pattern=checked["deployment_pattern"],
+        gpu_model=checked["gpu_model"] and models.get(checked["gpu_model"], checked["gpu_model"]),
+        model=checked["gpu_model"] and model_key(checked["gpu_model"], models),
+        currency=checked["currency"],
+        idle_policy=checked["idle_policy"],
+        token_weights=token_weights(checked["token_weights"]),
+        effective_from=ms_of(checked["effective_from"]),
+        effective_to=None if end is None else ms_of(end),
+        status=checked["status"],
+        **{name: Fraction(checked[name]) for name in PRICES},
+    )

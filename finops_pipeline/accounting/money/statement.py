@@ -56,7 +56,7 @@ def statement(period: str, status: str, allocation: pa.Table, corrections: pa.Ta
     Units are `Decimal` (None where no row has one), amounts are strings in the currency's minor unit, unpriced
     usage is an item and a line of totals with amount and currency None. Items are sorted by tenant, deployment,
     currency, corrections by hour before that, totals by currency, None first. `policy_id` is that of the item's latest
-    priced hour; of several in that hour, the last by key. Raises `AccountingError` on a row of another month.
+    priced hour; of several in that hour the highest id. Raises `AccountingError` on a row of another month.
     """
     _require_month(period, allocation)
     items = _items(allocation)

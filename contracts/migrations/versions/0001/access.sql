@@ -43,6 +43,7 @@ GRANT EXECUTE ON FUNCTION eai.is_reopening TO eai_pipeline;
 GRANT SELECT, INSERT ON
     eai.workload_events, eai.usage_events, eai.audit_events, eai.allocation_policies
 TO eai_pipeline;
+GRANT UPDATE (effective_to) ON eai.allocation_policies TO eai_pipeline;
 
 -- replaced as a whole
 GRANT SELECT, INSERT, UPDATE, DELETE ON

@@ -57,11 +57,26 @@ END $body$;
 DO $body$
 DECLARE name text;
 BEGIN
-    FOREACH name IN ARRAY ARRAY['usage_events', 'audit_events', 'allocation_policies', 'workload_events'] LOOP
+    FOREACH name IN ARRAY ARRAY['usage_events', 'audit_events', 'workload_events'] LOOP
         EXECUTE format('CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON eai.%I'
                        ' FOR EACH STATEMENT EXECUTE FUNCTION eai.refuse_change()', name);
     END LOOP;
 END $body$;
+
+-- A policy's end may be set once (A22); nothing else of it ever changes.
+CREATE FUNCTION eai.refuse_change_of_policy() RETURNS trigger LANGUAGE plpgsql AS $body$
+BEGIN
+    IF OLD.effective_to IS NULL AND NEW.effective_to IS NOT NULL
+        AND to_jsonb(NEW) - 'effective_to' = to_jsonb(OLD) - 'effective_to' THEN
+        RETURN NEW;
+    END IF;
+    RAISE EXCEPTION 'eai.allocation_policies is append only: UPDATE of % refused', OLD.id
+        USING ERRCODE = 'restrict_violation', HINT = 'Only its end may be set, once. Give a change an id of its own.';
+END $body$;
+CREATE TRIGGER append_only BEFORE DELETE OR TRUNCATE ON eai.allocation_policies
+    FOR EACH STATEMENT EXECUTE FUNCTION eai.refuse_change();
+CREATE TRIGGER ends_once BEFORE UPDATE ON eai.allocation_policies
+    FOR EACH ROW EXECUTE FUNCTION eai.refuse_change_of_policy();
 
 CREATE FUNCTION eai.refuse_change_of_final() RETURNS trigger LANGUAGE plpgsql AS $body$
 DECLARE

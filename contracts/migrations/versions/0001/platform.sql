@@ -129,7 +129,8 @@ CREATE TABLE eai.allocation_policies (
     CONSTRAINT allocation_policies_status CHECK (status IN ('active', 'retired')),
     CONSTRAINT allocation_policies_currency CHECK (currency ~ '^[A-Z]{3}$'),
     CONSTRAINT allocation_policies_effective_from CHECK (extract(epoch from effective_from) % 3600 = 0),
-    CONSTRAINT allocation_policies_effective_to CHECK (effective_to > effective_from)
+    CONSTRAINT allocation_policies_effective_to
+        CHECK (effective_to > effective_from AND extract(epoch from effective_to) % 3600 = 0)
 );
 COMMENT ON TABLE eai.allocation_policies IS
     'One immutable version of a pricing policy; a change is a new row from a later hour (A22).';
