@@ -43,15 +43,34 @@ class Counter:
 
         Only differences on one board mean anything.
         """
-        total = len(self.board)
-        if not total:
+        if not len(self.board):
             return np.zeros(len(board), np.int64), at.copy()
         base = int(min(self.at.min(), at.min(initial=1 << 60)))
         width = int(max(self.at.max(), at.max(initial=0))) - base + 1
         index = np.searchsorted(self.board * width + self.at - base, board * width + at - base, "right") - 1
+        return self._since(index, board, at)
+
+    def at_edges(self, boards: int, start: int, windows: int, width: int) -> tuple[Ints, Ints]:
+        """`until` at the edges of an hour's windows: boards x (windows + 1)."""
+        edges = start + np.arange(windows + 1) * width
+        board, at = np.repeat(np.arange(boards), windows + 1), np.tile(edges, boards)
+        if not len(self.board):
+            risen, unsound = self.until(board, at)
+        else:
+            # a reading counts from the first edge that is not before it; those after the hour come into no cell
+            edge = np.clip(-((start - self.at) // width), 0, windows + 1)
+            counts = np.bincount(self.board * (windows + 2) + edge, minlength=boards * (windows + 2))
+            index = np.cumsum(counts).reshape(boards, windows + 2)[:, :-1].ravel() - 1
+            risen, unsound = self._since(index, board, at)
+        return risen.reshape(boards, windows + 1), unsound.reshape(boards, windows + 1)
+
+    def _since(self, index: Ints, board: Ints, at: Ints) -> tuple[Ints, Ints]:
+        """The totals of `until`, the last reading that is not after each instant being known."""
+        total = len(self.board)
         here = np.maximum(index, 0)
         within = (index >= 0) & (self.board[here] == board)
-        first = np.minimum(np.searchsorted(self.board, board), total - 1)
+        first_of = np.searchsorted(self.board, np.arange(int(board.max(initial=0)) + 1))
+        first = np.minimum(first_of, total - 1)[board]
         present = self.board[first] == board
         sound = within & self.sound[here]
         following = np.minimum(here + 1, total - 1)
@@ -147,10 +166,7 @@ class WindowCounter:
 
     @staticmethod
     def of(counter: Counter, boards: int, start: int, windows: int, width: int) -> WindowCounter:
-        edges = np.tile(start + np.arange(windows + 1) * width, boards)
-        risen, unsound = counter.until(np.repeat(np.arange(boards), windows + 1), edges)
-        shape = (boards, windows + 1)
-        return WindowCounter(counter, start, width, risen.reshape(shape), unsound.reshape(shape))
+        return WindowCounter(counter, start, width, *counter.at_edges(boards, start, windows, width))
 
     def until(self, board: Ints, at: Ints) -> tuple[Ints, Ints]:
         """`Counter.until` at instants of the hour in ms from its start, most of them edges."""
