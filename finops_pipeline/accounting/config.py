@@ -195,21 +195,23 @@ class AccountingConfig:
 
     def limit(self, model: str) -> CardLimit:
         """The limits of a card, under any of its model's names."""
-        return self._limits.get(self.model_key(model)) or CardLimit()
+        return self._entry(self._limits, model) or CardLimit()
 
     def watts(self, name: str) -> Decimal | None:
         """Modelled watts of one unit of a class or model (A13 rung 5)."""
-        return self._watts.get(self.model_key(name))
+        return self._entry(self._watts, name)
 
     def fraction(self, placed_class: str | None) -> Fraction:
         """GPUs that one unit of the class counts for (A4)."""
-        return self._fractions.get(self.model_key(placed_class), Fraction(1)) if placed_class else Fraction(1)
+        found = self._entry(self._fractions, placed_class) if placed_class else None
+        return Fraction(1) if found is None else found
 
     def known_slices(self, model: str) -> int | None:
         """Slices of a card by `mig_slices`, else by `CARD_SLICES`; None where neither has it (A19)."""
+        listed = self._entry(self._slices, model)
+        if listed is not None:
+            return listed
         key = self.model_key(model)
-        if key in self._slices:
-            return self._slices[key]
         names = {model, *(name for pair in self.models.items() for name in pair if self.model_key(name) == key)}
         tables = (self.mig_slices, CARD_SLICES)
         return next((slices for table in tables for slices in _by_words(table, names)), None)
@@ -239,8 +241,20 @@ class AccountingConfig:
         return self._by_model(self.mig_slices)
 
     def _by_model(self, table: Mapping[str, T]) -> Mapping[str, T]:
-        """A table by model; of several names of one model the smallest counts."""
-        return {self.model_key(name): table[name] for name in sorted(table, reverse=True)}
+        """A table by the spelling of its names, and by model; of several names of one model the smallest counts."""
+        found: dict[str, T] = {}
+        for key in (folded, self.model_key):
+            for name in sorted(table):
+                found.setdefault(key(name), table[name])
+        return found
+
+    def _entry(self, by_model: Mapping[str, T], name: str) -> T | None:
+        """The entry under this very name, however spelled, else under another name of the model.
+
+        Cards of one platform's name may differ: 40 and 80 GB under two names of DCGM.
+        """
+        found = by_model.get(folded(name))
+        return by_model.get(self.model_key(name)) if found is None else found
 
 
 def folded(name: str) -> str:

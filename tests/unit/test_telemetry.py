@@ -198,6 +198,16 @@ def test_spellings_of_a_model_change_nothing(names: list[str]) -> None:
     assert spelled(*names)["w", "H100-80GB"]["gpu_memory_gb_seconds"] is None, "above the card's memory (A10)"
 
 
+def test_cards_under_one_name_of_the_platform_keep_their_own_limits() -> None:
+    """A10: two names of DCGM, one of the platform's; each spelling finds its own entry first."""
+    names = {"NVIDIA A100-SXM4-40GB": "A100", "NVIDIA A100-SXM4-80GB": "A100"}
+    limits = {name: CardLimit(Decimal(400), Decimal(size)) for name, size in zip(names, (40, 80), strict=True)}
+    cluster = Cluster(config=replace(CONFIG, models=names, card_limits=limits)).runs("w", -HOUR_MS)
+    cluster.read({MEMORY: 61_440.0}, pod("w") | {"modelName": "nvidia_a100_sxm4_80gb"}, every(15))
+    assert cluster.usage()["w", "A100"]["gpu_memory_gb_seconds"] == 60 * 3600
+    assert len(cluster.hour()[1]) == 0
+
+
 def test_an_unlisted_model_has_the_smallest_spelling_of_the_hour() -> None:
     cluster = Cluster(config=replace(CONFIG, models={})).runs("w", -HOUR_MS, placed_class="any")
     for model, part in (("X_9", every(15, end=1000)), ("x 9", every(15, begin=1000))):
