@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from decimal import Decimal
 from threading import Lock
 from typing import Final, TypeVar
@@ -17,8 +16,10 @@ import dagster as dg
 
 from finops_pipeline.accounting.exact import HOUR_MS, AccountingError, hour_text, ms_of
 from finops_pipeline.errors import FinopsError, SourceError, UsageError
+from finops_pipeline.resources.home import first_hour
 from finops_pipeline.resources.site import Watch
 from finops_pipeline.resources.source import Source
+from finops_pipeline.settings import environment
 
 for _parameter in ("backfill_policy", "allow_nonexistent_upstream_partitions"):
     # Used on purpose although Dagster calls them beta; an upgrade that changes them shows in the tests.
@@ -29,8 +30,8 @@ Result = TypeVar("Result")
 
 HOURS_AT_ONCE: Final = 2
 """Hours of one cluster that are computed beside each other, each in some 250 MiB for 1,000 GPUs."""
-START = datetime(2020, 1, 1, tzinfo=UTC)
-"""First instant of the first partition, of hours and months alike."""
+START = first_hour(environment()).replace(day=1, hour=0)
+"""First instant of the first partition, of hours and months alike: that of the installation's first month."""
 HOURS = dg.HourlyPartitionsDefinition(start_date=START)
 MONTHS = dg.MonthlyPartitionsDefinition(start_date=START, end_offset=1)
 """The running month is there too: its statement is open."""

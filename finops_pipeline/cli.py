@@ -6,6 +6,7 @@ when a command needs it, so that `finops --help` answers at once.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -27,7 +28,9 @@ from finops_pipeline.errors import FinopsError, UsageError
 
 if TYPE_CHECKING:
     from finops_pipeline.commands.runner import Outcome
+    from finops_pipeline.commands.spans import Span
     from finops_pipeline.resources.site import Site
+    from finops_pipeline.resources.source import Source
     from finops_pipeline.settings import Settings
 
 INCOMPLETE = 3
@@ -121,6 +124,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    told = logging.StreamHandler()
+    told.setFormatter(logging.Formatter("finops: %(message)s"))
+    logging.getLogger("finops_pipeline").addHandler(told)
     try:
         code = app(standalone_mode=False)
     except FinopsError as error:
@@ -169,19 +175,20 @@ def demo(json_output: Json = False) -> None:
 
     Nothing is needed but this program. Everything lies under FINOPS_HOME (.finops); running it again books nothing.
     """
-    from finops_pipeline.commands.show import demo_report
+    from finops_pipeline.commands.show import demo_report, unattributed_text
+    from finops_pipeline.commands.unattributed import told_apart
     from finops_pipeline.resources.postgres.published import read_statement
+    from finops_pipeline.settings import demo_folder
 
     settings = _settings()
     for variable, value in (("EAI_DATABASE_URL", settings.database_url), ("FINOPS_LAKE_URL", settings.lake_url)):
         if value is not None:
             raise UsageError(f"{variable} is set, and the demo would write into it: unset it, the demo brings its own")
-    with _site(settings, _demo_bundle(settings.home / "demo")) as site:
-        first, past = _span(site, None, None)
-        outcome = _run(settings, site, [(first, past)], None, quiet=json_output)
-        statement = read_statement(site.database, outcome.months[0])
+    with _site(settings, _demo_bundle(demo_folder(settings.home))) as (site, span):
+        outcome = _run(settings, site, [span], None, quiet=json_output)
+        statement = told_apart(site.database, read_statement(site.database, outcome.months[0]))
         report = demo_report(site, statement, outcome.cluster_hours, outcome.booked, settings)
-    _print(report.data, report.text, json_output)
+    _print(report.data, report.text + unattributed_text(outcome.unattributed), json_output)
 
 
 @app.command(short_help="Compute hours, and book what is new.")
@@ -193,8 +200,8 @@ def run(
     An hour may be computed as often as wanted: only the difference to what is booked is booked.
     """
     settings = _settings()
-    with _site(settings, bundle) as site:
-        outcome = _run(settings, site, [_span(site, from_, to)], out, quiet=json_output)
+    with _site(settings, bundle, from_, to, out) as (site, span):
+        outcome = _run(settings, site, [span], out, quiet=json_output)
         keep_up(settings, site)
     _report(outcome, settings, json_output)
 
@@ -208,12 +215,11 @@ def backfill(from_: From = None, to: To = None, bundle: BundleFolder = None, jso
     settings = _settings()
     if from_ is None and bundle is None and settings.bundle is None:
         raise UsageError("--from is missing: name the first hour, like --from 2026-10-01T00:00Z")
-    with _site(settings, bundle) as site:
-        from finops_pipeline.commands.runner import check_hours, missing_hours
+    with _site(settings, bundle, from_, to) as (site, span):
+        from finops_pipeline.commands.runner import missing_hours
+        from finops_pipeline.commands.spans import days_of
 
-        first, past = _span(site, from_, to)
-        check_hours(site, first, past)
-        outcome = _run(settings, site, list(_days(missing_hours(site, first, past))), None, quiet=json_output)
+        outcome = _run(settings, site, list(days_of(missing_hours(site, *span))), None, quiet=json_output)
         keep_up(settings, site)
     _report(outcome, settings, json_output)
 
@@ -230,8 +236,8 @@ def status(json_output: Json = False) -> None:
     from finops_pipeline.resources.postgres.published import status as rows_of
 
     settings = _settings()
-    with open_database(settings) as database:
-        rows = rows_of(database, list(settings.prometheus_urls), datetime.now(UTC))
+    with open_database(settings, existing=True) as database:
+        rows = rows_of(database, list(settings.prometheus_urls), _now(settings))
     _print(rows, status_table(rows), json_output)
 
 
@@ -243,12 +249,15 @@ def statement(
 ) -> None:
     """A month's statement: each tenant's deployments, in money, summed from the published hours."""
     from finops_pipeline.commands.show import statement_text
+    from finops_pipeline.commands.unattributed import told_apart
     from finops_pipeline.resources.postgres.database import open_database
     from finops_pipeline.resources.postgres.published import of_tenant, read_statement
 
     month = _month(period)
-    with open_database(_settings()) as database:
+    with open_database(_settings(), existing=True) as database:
         result = read_statement(database, month)
+        if format_ == Format.TABLE:
+            result = told_apart(database, result)
     if not result["items"] and "corrections" not in result:
         raise UsageError(f"{month}: no hour of this month is computed yet; finops backfill --from {month}-01T00:00Z")
     typer.echo(statement_text(result if tenant is None else of_tenant(result, str(tenant)), format_), nl=False)
@@ -274,20 +283,24 @@ def close_period(
 
     What is booked into it later is listed in the next open month's statement. Exit code 3: something is missing.
     """
-    from finops_pipeline.commands.closing import Request, close_month, lives_of
+    from finops_pipeline.commands.closing import Request, close_month, lives_of, lives_of_bundle
+    from finops_pipeline.resources.bundle.files import Bundle
     from finops_pipeline.resources.postgres.database import open_database
 
     settings = _settings()
-    asked = Request(
-        _month(period),
-        clusters=tuple(settings.prometheus_urls),
-        min_coverage=settings.min_coverage,
-        lives=lives_of(_cluster_hours("--began", began), _cluster_hours("--ended", ended)),
-        accepted=tuple(accept or ()),
-        reason=reason,
-    )
-    with open_database(settings) as database:
-        closing = close_month(database, asked, datetime.now(UTC), dry_run=dry_run)
+    lives = lives_of(_cluster_hours("--began", began), _cluster_hours("--ended", ended))
+    with open_database(settings, existing=True) as database:
+        if settings.bundle is not None:
+            lives = lives_of_bundle(database, Bundle.open(settings.bundle)) | lives
+        asked = Request(
+            _month(period),
+            clusters=tuple(settings.prometheus_urls),
+            min_coverage=settings.min_coverage,
+            lives=lives,
+            accepted=tuple(accept or ()),
+            reason=reason,
+        )
+        closing = close_month(database, asked, _now(settings), dry_run=dry_run)
     _print(closing.data, closing.text, json_output)
     if not closing.gate.open:
         raise SystemExit(INCOMPLETE)
@@ -306,8 +319,9 @@ def reopen_period(
     month = _month(period)
     if not reason.strip():
         raise UsageError("--reason is empty: say why the month is reopened")
-    with open_database(_settings()) as database:
-        reopen(database, month, reason, datetime.now(UTC))
+    settings = _settings()
+    with open_database(settings, existing=True) as database:
+        reopen(database, month, reason, _now(settings))
     _print({"period": month, "status": "open", "reason": reason}, f"{month} is open again\n", json_output)
 
 
@@ -322,7 +336,7 @@ def verify_audit(json_output: Json = False) -> None:
     from finops_pipeline.commands.audit import verify
     from finops_pipeline.resources.postgres.database import open_database
 
-    with open_database(_settings()) as database:
+    with open_database(_settings(), existing=True) as database:
         found = verify(database)
     _print(found.data, found.text, json_output)
     if found.exit_code:
@@ -344,7 +358,7 @@ def trial_balance(
     from finops_pipeline.resources.postgres.balance import trial_balance as proofs_of
     from finops_pipeline.resources.postgres.database import open_database
 
-    with open_database(_settings()) as database:
+    with open_database(_settings(), existing=True) as database:
         proofs = proofs_of(database, None if period is None else _month(period))
     _print([asdict(proof) for proof in proofs], balance_table(proofs), json_output)
     wrong = sum(not proof.holds for proof in proofs)
@@ -365,7 +379,7 @@ def list_findings(
     from finops_pipeline.resources.postgres.database import open_database
 
     first, past = (_hour(option, text) if text else None for option, text in (("--from", from_), ("--to", to)))
-    with open_database(_settings()) as database:
+    with open_database(_settings(), existing=True) as database:
         rows = findings(database, first, past, kind)
     _print(rows, findings_text(rows, layout), json_output)
 
@@ -381,7 +395,7 @@ def list_credits(
     from finops_pipeline.resources.credits import listed
     from finops_pipeline.resources.postgres.database import open_database
 
-    with open_database(_settings()) as database:
+    with open_database(_settings(), existing=True) as database:
         rows = listed(database, status_)
     _print(credits_json(rows), credits_text(rows, layout), json_output)
 
@@ -413,7 +427,7 @@ def tenant_usage(
     from finops_pipeline.resources.postgres.database import open_database
 
     first, past = (_hour(option, text).date() if text else None for option, text in (("--from", from_), ("--to", to)))
-    with open_database(_settings()) as database:
+    with open_database(_settings(), existing=True) as database:
         rows = usage(database, by, None if tenant is None else str(tenant), first, past)
     _print([json_row(row) for row in rows], usage_text(rows, layout), json_output)
 
@@ -444,7 +458,7 @@ def list_quotas(json_output: Json = False) -> None:
     from finops_pipeline.commands.show import json_row
     from finops_pipeline.resources.postgres.database import open_database
 
-    with open_database(_settings()) as database:
+    with open_database(_settings(), existing=True) as database:
         rows = quotas(database)
     _print([json_row(row) for row in rows], quotas_text(rows), json_output)
 
@@ -463,8 +477,9 @@ def list_fair_shares(
 
     if context.invoked_subcommand is not None:
         return
-    with open_database(_settings()) as database:
-        rows = fairshare(database, datetime.now(UTC), half_life)
+    settings = _settings()
+    with open_database(settings, existing=True) as database:
+        rows = fairshare(database, _now(settings), half_life)
     _print(fairshare_json(rows), fairshare_text(rows), json_output)
 
 
@@ -641,7 +656,7 @@ def _decide(credit_id: str, reason: str, by: str | None, json_output: bool, *, a
     from finops_pipeline.resources.credits import decide
     from finops_pipeline.resources.postgres.database import open_database
 
-    with open_database(_settings()) as database:
+    with open_database(_settings(), existing=True) as database:
         made = decide(database, credit_id, approve=approve, reason=reason, decided_by=by or getpass.getuser())
     text = f"{made.id} is {made.status}: {plain(made.amount)} {made.currency} given back, {made.booked} events booked now\n"
     _print(asdict(made), text, json_output)
@@ -660,6 +675,15 @@ def _settings() -> Settings:
     return load_settings(environment())
 
 
+def _now(settings: Settings) -> datetime:
+    """What time it is: the bundle's own, where one is the source."""
+    from finops_pipeline.accounting.exact import instant_of
+    from finops_pipeline.resources.bundle.files import Bundle
+    from finops_pipeline.resources.source import clock_of
+
+    return instant_of(clock_of(Bundle.open(settings.bundle) if settings.bundle else None)())
+
+
 def _demo_bundle(folder: Path) -> Path:
     """The demo's bundle, written at first use; a folder of this name is a whole one."""
     if not folder.exists():
@@ -672,55 +696,50 @@ def _demo_bundle(folder: Path) -> Path:
 
 
 @contextmanager
-def _site(settings: Settings, bundle: Path | None) -> Iterator[Site]:
-    """The opened installation: a bundle's if one is named, else the one that the settings describe."""
+def _site(
+    settings: Settings, bundle: Path | None, from_: str | None = None, to: str | None = None, out: Path | None = None
+) -> Iterator[tuple[Site, Span]]:
+    """The opened installation (a bundle's if one is named, else the one that the settings describe), and the span asked for.
+
+    Nothing is loaded of a bundle unless the span can be computed and `out` can be written.
+    """
+    from finops_pipeline.commands.export import prepare
+    from finops_pipeline.commands.spans import check_span, span_of
+    from finops_pipeline.resources.home import remember_first_hour
     from finops_pipeline.resources.site import open_site
 
-    with open_site(settings, bundle or settings.bundle) as site:
-        yield site
+    given = [_hour(option, text) if text else None for option, text in (("--from", from_), ("--to", to))]
+
+    def check(source: Source) -> None:
+        check_span(source, *span_of(source, *given))
+        if out is not None:
+            prepare(out)
+
+    with open_site(settings, bundle or settings.bundle, check=check) as site:
+        span = span_of(site.source, *given)
+        remember_first_hour(settings, span[0])
+        yield site, span
 
 
-def _run(
-    settings: Settings, site: Site, spans: Sequence[tuple[datetime, datetime]], out: Path | None, *, quiet: bool
-) -> Outcome:
+def _run(settings: Settings, site: Site, spans: Sequence[Span], out: Path | None, *, quiet: bool) -> Outcome:
     """Run spans of hours one after the other, with progress over all of them; their files go to `out`."""
-    from finops_pipeline.commands.export import export, prepare
-    from finops_pipeline.commands.runner import (
-        STAGES,
-        booked_since,
-        check_hours,
-        instance_of,
-        joined,
-        last_arrival,
-        run_hours,
-    )
+    from finops_pipeline.commands.export import export
+    from finops_pipeline.commands.runner import STAGES, booked_since, instance_of, last_arrival, outcome_of, run_hours
     from finops_pipeline.commands.show import progress
 
-    for first, past in spans:
-        check_hours(site, first, past)
-    if out is not None:
-        prepare(out)
     hours = sum((past - first) // timedelta(hours=1) for first, past in spans) * len(site.source.clusters)
-    before, outcomes = last_arrival(site), []
+    before = last_arrival(site)
     try:
         with instance_of(settings) as instance, progress(STAGES, hours, quiet=quiet) as told:
             watched = replace(site, watch=replace(site.watch, progress=told))
-            outcomes += [run_hours(watched, instance, first, past) for first, past in spans]
+            for first, past in spans:
+                run_hours(watched, instance, first, past)
     except KeyboardInterrupt:
         raise StoppedError("interrupted: published hours stay, the same command again does the rest") from None
-    outcome = joined(outcomes)
+    outcome = outcome_of(site, spans, before)
     if out is not None:
         export(site, *spans[0], outcome.months, booked_since(site, before), out)
     return outcome
-
-
-def _span(site: Site, from_: str | None, to: str | None) -> tuple[datetime, datetime]:
-    """The hours asked for; by default a bundle's own, or the last hour that has ended."""
-    now = datetime.fromtimestamp(site.source.now_ms() / 1000, UTC).replace(minute=0, second=0, microsecond=0)
-    has = site.source.span
-    past = _hour("--to", to) if to else (has[1] if has else now)
-    first = _hour("--from", from_) if from_ else (has[0] if has else past - timedelta(hours=1))
-    return first, past
 
 
 def _hour(option: str, text: str) -> datetime:
@@ -749,29 +768,25 @@ def _month(text: str) -> str:
         raise UsageError(f"{text}: not a month like 2026-10") from None
 
 
-def _days(hours: list[datetime]) -> Iterator[tuple[datetime, datetime]]:
-    """Neighbouring hours together, at most a day of them."""
-    begin: datetime | None = None
-    for index, hour in enumerate(hours):
-        begin = begin or hour
-        after = hour + timedelta(hours=1)
-        if index + 1 == len(hours) or hours[index + 1] != after or after - begin >= timedelta(days=1):
-            yield begin, after
-            begin = None
-
-
 def _report(outcome: Outcome, settings: Settings, json_output: bool) -> None:
     """Say how it went, and end with the exit code for what is not complete."""
     from dataclasses import asdict
+
+    from finops_pipeline.commands.show import unattributed_text
 
     doubts = outcome.doubts(settings.max_estimated)
     text = "no hour is missing or provisional: nothing to do\n"
     if outcome.cluster_hours:
         text = (
-            f"{outcome.cluster_hours} hours computed, {outcome.booked} usage events booked, "
-            f"{outcome.estimated_share:.2%} of device time estimated, {outcome.provisional} hours provisional\n"
+            f"{outcome.cluster_hours} hours computed, {outcome.booked} usage events booked, {outcome.known_as}, "
+            f"{outcome.provisional} hours provisional\n"
         )
-    facts = {"estimated_share": round(outcome.estimated_share, 6), "complete": not doubts}
+    text += unattributed_text(outcome.unattributed)
+    facts = {
+        "estimated_share": round(outcome.estimated_share, 6),
+        "missing_share": round(outcome.missing_share, 6),
+        "complete": not doubts,
+    }
     _print(asdict(outcome) | facts, text, json_output)
     if doubts:
         _fail(f"done, but incomplete: {'; '.join(doubts)}", INCOMPLETE)
@@ -780,7 +795,7 @@ def _report(outcome: Outcome, settings: Settings, json_output: bool) -> None:
 def _policies() -> list[dict[str, Any]]:
     from finops_pipeline.resources.postgres.database import open_database
 
-    with open_database(_settings()) as database:
+    with open_database(_settings(), existing=True) as database:
         return database.policies()
 
 

@@ -4,11 +4,12 @@ What belongs here: wiring. What does not: what an asset does, or where a setting
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
 import dagster as dg
-from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
+from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG, MAX_RETRIES_TAG
 
 from finops_pipeline.assets.allocation import gpu_cost_allocation
 from finops_pipeline.assets.events import usage_events
@@ -80,11 +81,24 @@ FIELDS = {"ledger": "database", "rules": "config"}
 
 
 @dg.resource(description="The installation that the environment describes; the other resources are its parts.")
-def configured_site(_context: dg.InitResourceContext) -> Iterator[Site]:
+def configured_site(context: dg.InitResourceContext) -> Iterator[Site]:
     """The installation that the environment describes; opened when a run starts, closed when it ends."""
-    settings = load_settings(environment())
-    with open_site(settings, settings.bundle) as site:
+    with ExitStack() as opened:
+        with _not_retried(context):
+            settings = load_settings(environment())
+            site = opened.enter_context(open_site(settings, settings.bundle))
         yield site
+
+
+@contextmanager
+def _not_retried(context: dg.InitResourceContext) -> Iterator[None]:
+    """What a person must set right does not get right by itself: the daemon does not run it again."""
+    try:
+        yield
+    except UsageError:
+        if context.instance is not None and context.run is not None:
+            context.instance.add_run_tags(context.run.run_id, {MAX_RETRIES_TAG: "0"})
+        raise
 
 
 def parts_of(site: Site) -> dict[str, object]:

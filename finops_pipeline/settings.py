@@ -15,6 +15,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
@@ -40,6 +41,9 @@ from finops_pipeline.accounting.config import AccountingConfig, CardLimit, Findi
 from finops_pipeline.errors import UsageError
 
 CLUSTER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+HOME: Final = ".finops"
+OTHER_SOURCES: Final = ("FINOPS_BUNDLE", "FINOPS_PROMETHEUS_URLS", "EAI_DATABASE_URL", "FINOPS_LAKE_URL")
+"""Where one of them is set, the demo is not meant: it brings its own bundle, database and lake."""
 BUCKET_NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
@@ -58,9 +62,38 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
 
 
 def environment(folder: Path | None = None) -> dict[str, str]:
-    """The process's environment over the `.env` file of `folder` (default: the current one), if there is one."""
+    """The process's environment over the `.env` file of `folder` (default: the current one), if there is one.
+
+    A FINOPS_HOME that holds the demo remembers it: its bundle is the source unless something else is named.
+    """
     dotenv = {name: text for name, text in dotenv_values((folder or Path()) / ".env").items() if text is not None}
-    return dotenv | dict(os.environ)
+    given = dotenv | dict(os.environ)
+    return given | _of_the_demo(given)
+
+
+def demo_folder(home: Path) -> Path:
+    """Where the demo's bundle lies in a FINOPS_HOME; it is there once the demo was run."""
+    return home / "demo"
+
+
+def _of_the_demo(given: Mapping[str, str]) -> dict[str, str]:
+    if any(given.get(name, "").strip() for name in OTHER_SOURCES):
+        return {}
+    folder = demo_folder(Path(given.get("FINOPS_HOME", "").strip() or HOME))
+    return {"FINOPS_BUNDLE": str(folder)} if folder.is_dir() else {}
+
+
+def whole_hour(text: str) -> datetime:
+    """A whole UTC hour, like `2026-10-01T00:00Z`; ValueError with what is expected."""
+    expected = "a whole UTC hour like 2026-10-01T00:00Z"
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(expected) from None
+    instant = instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
+    if instant != instant.replace(minute=0, second=0, microsecond=0):
+        raise ValueError(expected)
+    return instant
 
 
 def _web_address(text: str) -> str:
@@ -157,7 +190,7 @@ class Settings(BaseModel):
         description="the ClickHouse replica: `on` after every run, `auto` so if EAI_CLICKHOUSE_URL is set, or `off`",
     )
     home: Path = Field(
-        Path(".finops"),
+        Path(HOME),
         alias="FINOPS_HOME",
         description="folder of the lake, the embedded Postgres and Dagster's storage",
     )
@@ -194,6 +227,13 @@ class Settings(BaseModel):
     prometheus_timeout_seconds: int = Field(
         120, alias="FINOPS_PROMETHEUS_TIMEOUT_SECONDS", ge=1, le=3600, description="limit of one query"
     )
+    prometheus_patience_seconds: int = Field(
+        600,
+        alias="FINOPS_PROMETHEUS_PATIENCE_SECONDS",
+        ge=0,
+        le=3600,
+        description="how long a Prometheus that cannot answer (it restarts and replays its log) is asked again",
+    )
     prometheus_thanos: bool = Field(
         default=False,
         alias="FINOPS_PROMETHEUS_THANOS",
@@ -208,6 +248,17 @@ class Settings(BaseModel):
         None,
         alias="FINOPS_PLATFORM_TENANT",
         description="tenant that idle capacity is booked to (A27); live runs need it",
+    )
+    first_hour: Annotated[datetime, BeforeValidator(whole_hour)] | None = Field(
+        None,
+        alias="FINOPS_FIRST_HOUR",
+        description="the installation's first hour: its month is the first in the UI; FINOPS_HOME remembers the first "
+        "that was computed",
+    )
+    pricing: Literal["on", "off"] = Field(
+        "on",
+        alias="FINOPS_PRICING",
+        description="`off`: usage is accounted, closed and stated without any policy, and nothing is unpriced",
     )
     window_seconds: int = Field(
         15, alias="FINOPS_WINDOW_SECONDS", ge=1, description="length of a sample window (A11); divides 3600"
@@ -325,7 +376,12 @@ class Settings(BaseModel):
                 "FINOPS_PLATFORM_TENANT is not set: idle capacity needs a tenant to be booked to, set its uuid"
             )
         tables = accounting_tables(read_toml(self.config), str(self.config)) if self.config else {}
-        return AccountingConfig(platform_tenant=str(self.platform_tenant), window_seconds=self.window_seconds, **tables)
+        return AccountingConfig(
+            platform_tenant=str(self.platform_tenant),
+            window_seconds=self.window_seconds,
+            priced=self.pricing == "on",
+            **tables,
+        )
 
 
 VARIABLES: Final[Mapping[str, str]] = MappingProxyType(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from finops_pipeline.accounting.config import AccountingConfig
@@ -21,6 +21,10 @@ from finops_pipeline.resources.postgres.database import open_database
 from finops_pipeline.resources.prometheus.client import PrometheusDoor
 from finops_pipeline.resources.source import BundleSource, LiveSource, Source, clock_of, wall_clock_ms
 from finops_pipeline.settings import Settings
+
+
+def _nothing_to_check(_source: Source) -> None:
+    """Whatever the source is, it will do."""
 
 
 def _nobody_watches(_stage: str, _hour: int) -> None:
@@ -62,24 +66,30 @@ def prometheus_door(settings: Settings, cluster: str) -> PrometheusDoor:
         ca_file=settings.prometheus_ca_file,
         thanos=settings.prometheus_thanos,
         timeout=float(settings.prometheus_timeout_seconds),
+        patience=float(settings.prometheus_patience_seconds),
     )
 
 
 @contextmanager
-def open_site(settings: Settings, bundle_folder: Path | None = None) -> Iterator[Site]:
+def open_site(
+    settings: Settings, bundle_folder: Path | None = None, *, check: Callable[[Source], None] = _nothing_to_check
+) -> Iterator[Site]:
     """The installation that the settings describe, or a bundle on top of its storage.
 
-    Raises UsageError for what is not set or wrong, SourceError where a system cannot be reached.
+    `check` may refuse what is asked of the source; nothing of a bundle that is refused, by it or for what is in the
+    files, is left behind. Raises UsageError for what is not set or wrong, SourceError where a system cannot be reached.
     """
     lake, replica = Lake(settings.lake_folder), Replica.of(settings)
     if bundle_folder is not None:
         bundle = Bundle.open(bundle_folder)
-        config = bundle.accounting(str(settings.platform_tenant or NOBODY))
+        config = replace(bundle.accounting(str(settings.platform_tenant or NOBODY)), priced=settings.pricing == "on")
         readings, records = bundle.series(), bundle.platform()
         with open_database(settings) as database:
+            source = BundleSource(bundle, readings, database, clock_of(bundle))
+            check(source)
             database.follow_anchor()
             database.load_platform(bundle.cluster, records)
-            yield Site(lake, database, BundleSource(bundle, readings, database, clock_of(bundle)), config, replica)
+            yield Site(lake, database, source, config, replica)
         return
     if not settings.prometheus_urls:
         raise UsageError(
@@ -90,5 +100,6 @@ def open_site(settings: Settings, bundle_folder: Path | None = None) -> Iterator
     doors = {cluster: prometheus_door(settings, cluster) for cluster in settings.prometheus_urls}
     with open_database(settings) as database:
         database.follow_anchor()
-        source = LiveSource(doors, database, wall_clock_ms, settings.default_cluster)
-        yield Site(lake, database, source, config, replica)
+        live = LiveSource(doors, database, wall_clock_ms, settings.default_cluster)
+        check(live)
+        yield Site(lake, database, live, config, replica)

@@ -213,9 +213,9 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def clock_of(bundle: Bundle) -> Clock:
-    """A bundle's own time, or the machine's."""
-    if bundle.now is None:
+def clock_of(bundle: Bundle | None) -> Clock:
+    """A bundle's own time; the machine's without a bundle, or where it says nothing."""
+    if bundle is None or bundle.now is None:
         return wall_clock_ms
     stopped = ms_of(bundle.now)
     return lambda: stopped

@@ -155,6 +155,8 @@ class AccountingConfig:
     labels: LabelNames = field(default_factory=LabelNames)
     billable_states: frozenset[str] = frozenset({"running"})
     findings: FindingLimits = field(default_factory=FindingLimits)
+    priced: bool = True
+    """whether usage is priced at all; else it is accounted, closed and stated without policies (FINOPS_PRICING)"""
 
     def __post_init__(self) -> None:
         if self.window_seconds < 1 or 3600 % self.window_seconds:

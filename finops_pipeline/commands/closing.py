@@ -16,6 +16,7 @@ from finops_pipeline.accounting.exact import hour_text, ms_of
 from finops_pipeline.accounting.money.closing import Condition, Gate, Life, coverage, gate
 from finops_pipeline.accounting.money.statement import statement
 from finops_pipeline.errors import UsageError
+from finops_pipeline.resources.bundle.files import Bundle
 from finops_pipeline.resources.postgres.client import Database
 from finops_pipeline.resources.postgres.copy import Connection
 from finops_pipeline.resources.postgres.month_facts import month_facts
@@ -93,6 +94,16 @@ def lives_of(began: Mapping[str, datetime], ended: Mapping[str, datetime]) -> di
         cluster: Life(*(ms_of(at) if at else None for at in (began.get(cluster), ended.get(cluster))))
         for cluster in began.keys() | ended.keys()
     }
+
+
+def lives_of_bundle(database: Database, bundle: Bundle) -> dict[str, Life]:
+    """A bundle's cluster begins and ends with its hours, or with those that are published of it besides."""
+    row = database.query(
+        "SELECT least(min(hour), %s) AS began, greatest(max(hour) + interval '1 hour', %s) AS ended"
+        " FROM eai.hour_runs WHERE cluster = %s",
+        (bundle.start, bundle.end, bundle.cluster),
+    ).to_pylist()[0]
+    return {bundle.cluster: Life(ms_of(row["began"]), ms_of(row["ended"]))}
 
 
 def close_month(database: Database, asked: Request, now: datetime, *, dry_run: bool = False) -> Closing:

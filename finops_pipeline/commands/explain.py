@@ -29,7 +29,7 @@ from finops_pipeline.resources.bundle.files import NOBODY, Bundle
 from finops_pipeline.resources.lake.store import Lake
 from finops_pipeline.resources.postgres.client import Database
 from finops_pipeline.resources.postgres.copy import Connection
-from finops_pipeline.resources.postgres.database import open_database
+from finops_pipeline.resources.postgres.database import open_database, require_installation
 from finops_pipeline.resources.source import wall_clock_ms
 from finops_pipeline.settings import Settings
 
@@ -59,6 +59,7 @@ class Sources:
 @contextmanager
 def open_sources(settings: Settings, bundle_folder: Path | None) -> Iterator[Sources]:
     """The sources of an installation; with a bundle its tables of the accounting, and its clock."""
+    require_installation(settings)
     now_ms = wall_clock_ms()
     if bundle_folder is None:
         config = settings.accounting()
@@ -66,7 +67,7 @@ def open_sources(settings: Settings, bundle_folder: Path | None) -> Iterator[Sou
         bundle = Bundle.open(bundle_folder)
         config = bundle.accounting(str(settings.platform_tenant or NOBODY))
         now_ms = now_ms if bundle.now is None else ms_of(bundle.now)
-    with open_database(settings) as database:
+    with open_database(settings, existing=True) as database:
         yield Sources(database, Lake(settings.lake_folder), config, now_ms)
 
 

@@ -104,7 +104,7 @@ def _doors() -> Iterator[tuple[Database, ClickHouse]]:
     from finops_pipeline.settings import environment, load_settings
 
     settings = load_settings(environment())
-    with Replica.of(settings).open() as replica, open_database(settings) as database:
+    with open_database(settings, existing=True) as database, Replica.of(settings).open() as replica:
         yield database, replica
 
 

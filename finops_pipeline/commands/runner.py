@@ -21,11 +21,13 @@ from typing import Any
 
 import dagster as dg
 import sqlalchemy.exc
+from dagster._core.definitions.partitions.context import partition_loading_context
 from dagster._core.execution.plan.objects import ErrorSource
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG, MAX_RETRIES_TAG
 
-from finops_pipeline.accounting.exact import HOUR_MS, hour_text, instant_of
+from finops_pipeline.accounting.exact import instant_of
 from finops_pipeline.assets.hours import START
+from finops_pipeline.commands.spans import Span, check_span, hours_of
 from finops_pipeline.definitions import EXTERNAL, HOURLY, KEY, MONTHLY, REPLICA, parts_of
 from finops_pipeline.errors import FinopsError, UsageError
 from finops_pipeline.resources.site import Site
@@ -40,40 +42,46 @@ INSTANCE_SETTINGS = Path(__file__).parents[1] / "dagster.yaml"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run of hours came to, read back from what it published."""
+    """What runs of hours came to, read back from what they published."""
 
     cluster_hours: int
     booked: int
     provisional: int
     unpriced: int
     quarantined: int
-    estimated_share: Decimal
-    """of all device time of these hours"""
+    """inputs that were set aside, each once"""
+    device_seconds: Decimal
+    estimated_seconds: Decimal
+    missing_seconds: Decimal
+    """of them: nothing is known of them, not even an estimate"""
+    unattributed: tuple[str, ...]
+    """pods that used GPUs and match no deployment"""
     months: tuple[str, ...]
 
+    @property
+    def estimated_share(self) -> Decimal:
+        """Part of the device time that is estimated."""
+        return self.estimated_seconds / self.device_seconds if self.device_seconds else Decimal(0)
+
+    @property
+    def missing_share(self) -> Decimal:
+        """Part of the device time that is missing."""
+        return self.missing_seconds / self.device_seconds if self.device_seconds else Decimal(0)
+
+    @property
+    def known_as(self) -> str:
+        """How much of the device time is not measured, for a person."""
+        missing = f", {self.missing_share:.2%} missing" if self.missing_seconds else ""
+        return f"{self.estimated_share:.2%} of device time estimated{missing}"
+
     def doubts(self, limit: Decimal) -> list[str]:
-        """Why it is not complete: more estimated than `limit`, unpriced rows, inputs set aside. Empty if it is."""
+        """Why it is not complete: more not measured than `limit`, unpriced rows, inputs set aside. Empty if it is."""
         found = {
             f"{self.unpriced} rows are unpriced (finops policies add)": self.unpriced,
             f"{self.quarantined} inputs are set aside (eai.quarantine)": self.quarantined,
-            f"{self.estimated_share:.2%} of device time is estimated, more than {limit:.2%}": (
-                self.estimated_share > limit
-            ),
+            f"{self.known_as}, more than {limit:.2%}": self.estimated_share + self.missing_share > limit,
         }
         return [text for text, holds in found.items() if holds]
-
-
-def joined(outcomes: Sequence[Outcome]) -> Outcome:
-    """What several runs came to; of the estimated shares the highest."""
-    return Outcome(
-        cluster_hours=sum(o.cluster_hours for o in outcomes),
-        booked=sum(o.booked for o in outcomes),
-        provisional=sum(o.provisional for o in outcomes),
-        unpriced=sum(o.unpriced for o in outcomes),
-        quarantined=sum(o.quarantined for o in outcomes),
-        estimated_share=max((o.estimated_share for o in outcomes), default=Decimal(0)),
-        months=tuple(sorted({month for o in outcomes for month in o.months})),
-    )
 
 
 def dagster_home(settings: Settings) -> Path:
@@ -124,34 +132,21 @@ def _process(pid: int) -> str:
     return f"{socket.gethostname()}:{pid}"
 
 
-def check_hours(site: Site, first: datetime, past: datetime) -> None:
-    """Refuse a span that is empty, not of whole hours, before the first partition, or not over yet (A2)."""
-    for name, instant in (("--from", first), ("--to", past)):
-        if instant != instant.replace(minute=0, second=0, microsecond=0):
-            raise UsageError(f"{name} {instant:%Y-%m-%dT%H:%M:%SZ} is not a whole hour (A1)")
-    if past <= first:
-        raise UsageError(f"--to {past:%Y-%m-%dT%H:%MZ} is not after --from {first:%Y-%m-%dT%H:%MZ}")
-    if first < START:
-        raise UsageError(f"--from {first:%Y-%m-%dT%H:%MZ}: hours begin at {START:%Y-%m-%dT%H:%MZ}")
-    now = site.source.now_ms()
-    if past > instant_of(now):
-        last = past - timedelta(hours=1)
-        raise UsageError(
-            f"the hour {last:%Y-%m-%dT%H:00:00Z} has not ended at {hour_text(now)}: ask for hours that are over (A2)"
-        )
-
-
 def run_hours(site: Site, instance: dg.DagsterInstance, first: datetime, past: datetime) -> Outcome:
     """Compute and publish the hours of `[first, past)` in one run, then the statements of the months they touch."""
-    check_hours(site, first, past)
+    check_span(site.source, first, past)
+    if first < START:
+        raise UsageError(
+            f"{first:%Y-%m-%dT%H:%MZ} is before {START:%Y-%m-%dT%H:%MZ}, where this installation's hours begin: "
+            "set FINOPS_FIRST_HOUR to it"
+        )
     before = last_arrival(site)
     last = past - timedelta(hours=1)
     tags = {ASSET_PARTITION_RANGE_START_TAG: f"{first:{KEY}}", ASSET_PARTITION_RANGE_END_TAG: f"{last:{KEY}}"}
     _run(site, instance, HOURLY, None, tags)
-    months = months_of(first, past)
-    for month in months:
+    for month in months_of(first, past):
         _run(site, instance, MONTHLY, f"{month}-01", {})
-    return _outcome(site, first, past, before, months)
+    return outcome_of(site, [(first, past)], before)
 
 
 def run_replica(site: Site, instance: dg.DagsterInstance) -> None:
@@ -174,15 +169,17 @@ def _run(
     partition_key: str | None,
     tags: dict[str, str],
 ) -> None:
-    result = dg.materialize(
-        [*EXTERNAL, *assets],
-        instance=instance,
-        resources=parts_of(replace(site, watch=replace(site.watch, retries=0))),
-        partition_key=partition_key,
-        tags={**tags, PROCESS_TAG: _process(os.getpid()), MAX_RETRIES_TAG: "0"},
-        run_config=QUIET,
-        raise_on_error=False,
-    )
+    as_of = max(instant_of(site.source.now_ms()), datetime.now(UTC))
+    with partition_loading_context(effective_dt=as_of):  # a bundle's time may be ahead of the machine's
+        result = dg.materialize(
+            [*EXTERNAL, *assets],
+            instance=instance,
+            resources=parts_of(replace(site, watch=replace(site.watch, retries=0))),
+            partition_key=partition_key,
+            tags={**tags, PROCESS_TAG: _process(os.getpid()), MAX_RETRIES_TAG: "0"},
+            run_config=QUIET,
+            raise_on_error=False,
+        )
     if not result.success:
         raise _failure(result)
 
@@ -210,36 +207,48 @@ def _one(site: Site, statement: str, params: tuple[object, ...]) -> dict[str, An
     return dict(site.database.query(statement, params).to_pylist()[0])
 
 
-def _outcome(site: Site, first: datetime, past: datetime, before: int, months: tuple[str, ...]) -> Outcome:
-    span = (list(site.source.clusters), first, past)
-    hours = _one(
+def outcome_of(site: Site, spans: Sequence[Span], before: int) -> Outcome:
+    """What the hours of these spans came to; `before` is the ledger's high-water mark before they were run."""
+    hours = [hour for first, past in spans for hour in hours_of(first, past)]
+    at = (list(site.source.clusters), hours)
+    found = _one(
         site,
         "SELECT count(*) AS computed, count(*) FILTER (WHERE provisional) AS provisional,"
-        " coalesce(sum(unpriced), 0) AS unpriced, coalesce(sum(quarantined), 0) AS quarantined"
-        " FROM eai.hour_runs WHERE cluster = ANY(%s) AND hour >= %s AND hour < %s",
-        span,
+        " coalesce(sum(unpriced), 0)::bigint AS unpriced"
+        " FROM eai.hour_runs WHERE cluster = ANY(%s) AND hour = ANY(%s)",
+        at,
+    )
+    aside = _one(
+        site,
+        "SELECT count(*) AS inputs FROM (SELECT DISTINCT cluster, source, key FROM eai.quarantine"
+        " WHERE cluster = ANY(%s) AND hour = ANY(%s)) AS q",
+        at,
     )
     times = _one(
         site,
-        "SELECT coalesce(sum(measured_seconds), 0) AS measured,"
-        " coalesce(sum(measured_seconds + estimated_seconds + missing_seconds), 0) AS whole"
-        " FROM eai.gpu_usage WHERE cluster = ANY(%s) AND hour >= %s AND hour < %s",
-        span,
+        "SELECT coalesce(sum(estimated_seconds), 0) AS estimated, coalesce(sum(missing_seconds), 0) AS missing,"
+        " coalesce(sum(measured_seconds + estimated_seconds + missing_seconds), 0) AS whole,"
+        " coalesce(array_agg(DISTINCT workload_id) FILTER (WHERE basis = 'samples' AND NOT attributed), '{}') AS pods"
+        " FROM eai.gpu_usage WHERE cluster = ANY(%s) AND hour = ANY(%s)",
+        at,
     )
     booked = _one(
         site,
         "SELECT count(*) AS events FROM eai.usage_events WHERE usage_type <> 'llm'"
-        " AND cluster = ANY(%s) AND period_start >= %s AND period_start < %s AND seq > %s",
-        (*span, before),
+        " AND cluster = ANY(%s) AND period_start = ANY(%s) AND seq > %s",
+        (*at, before),
     )
     return Outcome(
-        cluster_hours=hours["computed"],
+        cluster_hours=found["computed"],
         booked=booked["events"],
-        provisional=hours["provisional"],
-        unpriced=int(hours["unpriced"]),
-        quarantined=int(hours["quarantined"]),
-        estimated_share=1 - times["measured"] / times["whole"] if times["whole"] else Decimal(0),
-        months=months,
+        provisional=found["provisional"],
+        unpriced=found["unpriced"],
+        quarantined=aside["inputs"],
+        device_seconds=times["whole"],
+        estimated_seconds=times["estimated"],
+        missing_seconds=times["missing"],
+        unattributed=tuple(sorted(times["pods"])),
+        months=tuple(sorted({month for span in spans for month in months_of(*span)})),
     )
 
 
@@ -263,5 +272,4 @@ def missing_hours(site: Site, first: datetime, past: datetime) -> list[datetime]
         ).fetchall()
     stale = {row["hour"] for row in site.database.hours_to_recompute() if row["cluster"] in site.source.clusters}
     done = {row[0].astimezone(UTC) for row in rows} - stale
-    hours = [first + timedelta(hours=index) for index in range(int((past - first) / timedelta(milliseconds=HOUR_MS)))]
-    return [hour for hour in hours if hour not in done]
+    return [hour for hour in hours_of(first, past) if hour not in done]

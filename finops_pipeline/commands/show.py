@@ -44,6 +44,8 @@ WIDE = 500
 """Columns of a table that nobody's terminal has to fit."""
 QUIET_SECONDS = 10.0
 """Where lines are written instead of a bar, a stage says how far it is this often."""
+UNATTRIBUTED_SHOWN = 10
+"""Pods that are named."""
 PROOFS = {"priced": "usage x price", "booked": "allocated = booked", "stated": "booked = stated"}
 """What the proofs of the trial balance are called."""
 ITEM_COLUMNS = (
@@ -75,6 +77,18 @@ class Report:
 
     data: dict[str, Any]
     text: str
+
+
+def unattributed_text(pods: Sequence[str]) -> str:
+    """A line that names pods which used GPUs and match no deployment; nothing if there are none."""
+    if not pods:
+        return ""
+    named = ", ".join(pods[:UNATTRIBUTED_SHOWN]) + (", ..." if len(pods) > UNATTRIBUTED_SHOWN else "")
+    count = "1 pod" if len(pods) == 1 else f"{len(pods)} pods"
+    return (
+        f"{count} used GPUs and match no deployment, so the platform pays as for idle time: {named}:"
+        " add rows to eai.deployments whose namespace and pod_pattern match\n"
+    )
 
 
 @contextmanager
@@ -353,8 +367,6 @@ def _scaled(value: Decimal | None, divisor: int) -> Decimal | None:
 
 def demo_report(site: Site, statement: Mapping[str, Any], hours: int, booked: int, settings: Settings) -> Report:
     """The statement, where the gaps were and how they were filled, and where to look next."""
-    from finops_pipeline.resources.source import BundleSource
-
     gaps, estimated = _gaps(site), _estimated(site)
     text = statement_table(statement) + "\n"
     text += table_text(
@@ -369,14 +381,14 @@ def demo_report(site: Site, statement: Mapping[str, Any], hours: int, booked: in
     )
     again = "" if booked else " (the same inputs book nothing twice)"
     home = "" if settings.home == Path(".finops") else f"FINOPS_HOME={settings.home} "
-    bundle = site.source.bundle.folder if isinstance(site.source, BundleSource) else ""
     command = sys.argv[0]
     text += (
         f"\n{hours} hours computed, {booked} usage events booked{again}.\n\n"
         f"Look further:\n"
-        f"  Dagster's UI      {home}FINOPS_BUNDLE={bundle} {command} dev\n"
+        f"  Dagster's UI      {home}{command} dev\n"
         f"  SQL on the lake   {home}{command} sql 'FROM gpu_usage LIMIT 5'\n"
         f"  the statement     {home}{command} statement {statement['period']} --format json\n"
+        f"  close the month   {home}{command} close {statement['period']}\n"
     )
     return Report({"hours": hours, "booked": booked, "gaps": gaps, "estimated": estimated}, text)
 
@@ -417,6 +429,11 @@ def sql_session(settings: Settings, query: str | None, *, as_json: bool) -> None
 
     from finops_pipeline.resources.lake.store import Lake
 
+    if isinstance(settings.lake_folder, Path) and not settings.lake_folder.is_dir():
+        raise UsageError(
+            f"{settings.lake_folder.absolute()}: there is no lake here: go to the installation's folder, or name it by "
+            "FINOPS_HOME or FINOPS_LAKE_URL"
+        )
     connection = Lake(settings.lake_folder).connect()
     asking = query is None and sys.stdin.isatty()
     for text in [query] if query is not None else _statements(prompt=asking):

@@ -39,7 +39,7 @@ def cluster_remarks(
 
     def reach() -> Iterable[Remark]:
         door = prometheus_door(settings, cluster)
-        door = replace(door, attempts=ATTEMPTS, timeout=min(door.timeout, TIMEOUT_SECONDS))
+        door = replace(door, attempts=ATTEMPTS, patience=0.0, timeout=min(door.timeout, TIMEOUT_SECONDS))
         health = door.ping()
         reached.append(door)
         yield from _server_remarks(settings, door, health, now)

@@ -22,6 +22,7 @@ from finops_pipeline.settings import Settings
 
 OLDEST: Final = 150_000
 QUIET_FOR: Final = timedelta(days=1)
+PODS_SHOWN = 10
 IDLE: Final = "idle"
 """The pseudo-deployment that prices time nobody holds (A27)."""
 
@@ -94,6 +95,7 @@ def _look(
     if revision == [None]:
         return
     yield from guarded("Postgres", "tables", lambda: _tables(probe))
+    yield from guarded("Postgres", "pods", lambda: _pods(probe))
     if platform:
         yield from guarded("Postgres", "records", lambda: _platform(settings, probe.platform(), models, now_ms))
 
@@ -222,6 +224,17 @@ def _tables(probe: DatabaseProbe) -> Iterable[Remark]:
             Level.OK,
             "tables",
             f"{len(tables)} tables, readable and writable as {PIPELINE}; row-level security forced on {len(guarded)}",
+        )
+
+
+def _pods(probe: DatabaseProbe) -> Iterable[Remark]:
+    if pods := probe.unattributed():
+        named = ", ".join(pods[:PODS_SHOWN]) + (f" and {len(pods) - PODS_SHOWN} more" if len(pods) > PODS_SHOWN else "")
+        yield Remark(
+            Level.WARN,
+            "pods",
+            f"used GPUs within the newest day and match no deployment, the platform pays: {named} (A18)",
+            "rows in eai.deployments whose namespace and pod_pattern match",
         )
 
 

@@ -167,6 +167,15 @@ class DatabaseProbe:
         )
         return [TableAccess(*row) for row in rows]
 
+    def unattributed(self) -> list[str]:
+        """Pods of the newest published day that used GPUs and match no deployment (A18)."""
+        with self._as_pipeline():
+            rows = self._rows(
+                "SELECT DISTINCT workload_id FROM eai.gpu_usage WHERE basis = 'samples' AND NOT attributed"
+                " AND hour > (SELECT max(hour) FROM eai.gpu_usage) - interval '24 hours' ORDER BY 1"
+            )
+        return [str(workload) for (workload,) in rows]
+
     def platform(self) -> Platform:
         """What the platform has written, read as the pipeline reads it."""
         with self._as_pipeline():

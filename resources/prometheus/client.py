@@ -12,6 +12,7 @@ these bring decides how long the next span may be.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +39,8 @@ from tenacity import (
     retry_if_exception_type,
     sleep_using_event,
     stop_after_attempt,
+    stop_after_delay,
+    stop_all,
     stop_any,
     stop_when_event_set,
     wait_exponential,
@@ -57,6 +60,9 @@ OVERFETCH_MS: Final = 1_000
 SLOW_TRIES: Final = 3
 """How often a question that timed out is asked again at half its size."""
 LONGEST_WAIT_S: Final = 30.0
+TOLD_EVERY_S: Final = 60.0
+"""So often a person is told that a server is waited for."""
+LOG: Final = logging.getLogger(__name__)
 CHUNK_BYTES: Final = 1 << 18
 THANOS_PARAMETERS: Final = {"dedup": "true", "partial_response": "false", "max_source_resolution": "0s"}
 
@@ -108,6 +114,8 @@ class PrometheusDoor:
     connect_timeout: float = 5.0
     timeout: float = 120.0
     attempts: int = 5
+    patience: float = 0.0
+    """seconds that a question is asked again even after that many tries: a restart, which replays a log, takes minutes"""
     backoff: float = 0.5
     workers: int = 2
     max_samples: int = 5_000_000
@@ -300,7 +308,10 @@ class PrometheusDoor:
             self._fail(str(error), "check its load", transient=error.slow)
 
     def _retry(self, ask: Callable[[], list[_Series]], stop: Event) -> list[_Series]:
-        """Asks until it is answered; waits longer each time, and as long as the server says."""
+        """Asks until it is answered; waits longer each time, and as long as the server says.
+
+        What it waits for is a warning in the log, once a minute.
+        """
         waits = wait_exponential(multiplier=self.backoff, max=LONGEST_WAIT_S) + wait_random(0, self.backoff)
 
         def wait(state: RetryCallState) -> float:
@@ -308,9 +319,13 @@ class PrometheusDoor:
             asked = error.wait if isinstance(error, _TransientError) else 0.0
             return max(waits(state), min(asked, LONGEST_WAIT_S))
 
+        began = monotonic()
         retrying = Retrying(
-            stop=stop_any(stop_after_attempt(self.attempts), stop_when_event_set(stop)),
+            stop=stop_any(
+                stop_all(stop_after_attempt(self.attempts), stop_after_delay(self.patience)), stop_when_event_set(stop)
+            ),
             wait=wait,
+            before_sleep=self._told(),
             retry=retry_if_exception_type(_TransientError),
             sleep=sleep_using_event(stop),
             reraise=True,
@@ -318,7 +333,27 @@ class PrometheusDoor:
         try:
             return retrying(ask)
         except _TransientError as error:
-            self._fail(f"{error} ({self.attempts} tries)", "check that it is up and can be reached", transient=True)
+            asked = f"{retrying.statistics['attempt_number']} tries in {monotonic() - began:.0f} s"
+            self._fail(f"{error} ({asked})", "check that it is up and can be reached", transient=True)
+
+    def _told(self) -> Callable[[RetryCallState], None]:
+        """Says why a question is asked again, at the first time that takes long and then once a minute."""
+        said = monotonic() - TOLD_EVERY_S
+
+        def told(state: RetryCallState) -> None:
+            nonlocal said
+            waited = state.seconds_since_start or 0.0
+            if self.patience and state.attempt_number > 1 and monotonic() - said >= TOLD_EVERY_S:
+                said = monotonic()
+                LOG.warning(
+                    "cluster %s: Prometheus at %s: %s: asked again for up to %.0f s more",
+                    self.cluster,
+                    self.url,
+                    state.outcome.exception() if state.outcome else "no answer",
+                    max(0.0, self.patience - waited),
+                )
+
+        return told
 
     def _query(self, session: requests.Session, expression: str, at_ms: int | None) -> list[_Series]:
         """One instant query, answered whole or not at all.

@@ -299,7 +299,7 @@ def test_output_for_a_terminal_of_another_time(computed: Finops) -> None:
         (["run", "--bundle", CASE, "--from", "yesterday"], {}, 2, "--from yesterday: not a time"),
         (["run", "--bundle", CASE, "--from", "2026-10-01T10:30Z"], {}, 2, "10:30:00Z is not a whole hour"),
         (["run", "--bundle", CASE, "--from", "2026-10-01T12:00Z", "--to", "2026-10-01T11:00Z"], {}, 2, "is not after"),
-        (["run", "--bundle", CASE, "--to", "2026-10-09T00:00Z"], {}, 2, "2026-10-08T23:00:00Z has not ended"),
+        (["run", "--bundle", CASE, "--to", "2026-10-09T00:00Z"], {}, 2, "--to 2026-10-09T00:00Z is beyond the bundle"),
         (["run", "--bundle", CASE, "--out", "/proc/nowhere"], {}, 2, "--out /proc/nowhere: no file can be written"),
         (["policies", "add", "nowhere.json"], {}, 2, "nowhere.json: there is no such file"),
         (["status"], {"FINOPS_WINDOW_SECONDS": "7"}, 2, "FINOPS_WINDOW_SECONDS is '7'"),
@@ -415,7 +415,11 @@ def test_a_policy_that_changes_is_refused(case: Path, finops: Finops) -> None:
 
 def test_prometheus_cannot_be_reached(finops: Finops) -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    live = {"FINOPS_PROMETHEUS_URLS": f"prod={url}", "FINOPS_PLATFORM_TENANT": PLATFORM}
+    live = {
+        "FINOPS_PROMETHEUS_URLS": f"prod={url}",
+        "FINOPS_PLATFORM_TENANT": PLATFORM,
+        "FINOPS_PROMETHEUS_PATIENCE_SECONDS": "0",
+    }
     line = one_line(finops("run", "--from", "2026-10-01T10:00Z", "--to", "2026-10-01T12:00Z", **live), 1)
     assert f"cluster prod: Prometheus at {url}: the connection failed" in line
     assert set(written(finops.settings["EAI_DATABASE_URL"]).values()) == {0}
