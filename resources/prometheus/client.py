@@ -333,7 +333,8 @@ class PrometheusDoor:
         try:
             return retrying(ask)
         except _TransientError as error:
-            asked = f"{retrying.statistics['attempt_number']} tries in {monotonic() - began:.0f} s"
+            asked = f"{retrying.statistics['attempt_number']} tries"
+            asked += f" in {monotonic() - began:.0f} s" if self.patience else ""
             self._fail(f"{error} ({asked})", "check that it is up and can be reached", transient=True)
 
     def _told(self) -> Callable[[RetryCallState], None]:

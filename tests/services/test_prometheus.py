@@ -559,3 +559,45 @@ def test_a_prefix_in_the_url_is_kept(server: PrometheusServer) -> None:
 def test_wrong_settings_are_refused_before_the_first_request(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(UsageError, match=f"cluster c1: .*{reason}"):
         PrometheusDoor("c1", **options)
+
+
+def test_a_prometheus_that_restarts_is_waited_for(
+    dump_file: Path, expected: pa.Table, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    load_blocks(dump_file, tmp_path / "data")
+    with PrometheusServer(tmp_path / "data") as server:
+        server.stop()
+        again = threading.Timer(2, server.start)
+        again.start()
+        patient = door(server.url, attempts=1, patience=60.0, backoff=0.1)
+        table = patient.series(START, END, METRICS)
+        again.join()
+    assert bits(table) == bits(only(window(expected, START, END), METRICS))
+    assert f"cluster c1: Prometheus at {server.url}: the connection failed" in caplog.text
+    assert "asked again for up to" in caplog.text
+
+
+def test_a_log_that_is_replayed_is_waited_out(
+    server: PrometheusServer, expected: pa.Table, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While Prometheus replays its log, it answers 503 without JSON."""
+    ready = time.monotonic() + 1.5
+
+    def replaying(_request: Request, real: Callable[[], Answer]) -> Answer:
+        if time.monotonic() < ready:
+            return Answer(503, b"Service Unavailable", {"Content-Type": "text/plain"})
+        return real()
+
+    with FaultProxy(server.url, replaying) as proxy:
+        table = door(proxy.url, attempts=1, patience=30.0).series(START, END, METRICS)
+    assert bits(table) == bits(only(window(expected, START, END), METRICS))
+    assert "it answered 503 Service Unavailable" in caplog.text
+
+
+def test_patience_ends_and_says_how_long_it_was() -> None:
+    impatient = door(f"http://127.0.0.1:{free_port()}", attempts=1, patience=0.5)
+    before = time.monotonic()
+    with pytest.raises(SourceError, match=r"the connection failed .*tries in \d s\): check that it is up") as error:
+        impatient.series(START, END, ["A"])
+    assert error.value.transient
+    assert 0.5 <= time.monotonic() - before < 20
