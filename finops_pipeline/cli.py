@@ -256,7 +256,7 @@ def statement(
     month = _month(period)
     with open_database(_settings(), existing=True) as database:
         result = read_statement(database, month)
-        if format_ == Format.TABLE:
+        if format_ not in {Format.JSON, Format.CSV}:
             result = told_apart(database, result)
     if not result["items"] and "corrections" not in result:
         raise UsageError(f"{month}: no hour of this month is computed yet; finops backfill --from {month}-01T00:00Z")
@@ -629,9 +629,12 @@ def doctor(bundle: BundleFolder = None, json_output: Json = False) -> None:
 @app.command(short_help="Start Dagster's UI and daemon.")
 def dev(port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the UI, on 127.0.0.1.")] = 3000) -> None:
     """Start Dagster's UI and its daemon on FINOPS_HOME, until interrupted: backfills, schedules, lineage, checks."""
-    from finops_pipeline.commands.runner import dagster_home, instance_of
+    from finops_pipeline.resources.home import begin_now
 
     settings = _settings()
+    begin_now(settings, _now(settings))
+    from finops_pipeline.commands.runner import dagster_home, instance_of
+
     with instance_of(settings):
         os.environ["DAGSTER_HOME"] = str(dagster_home(settings))
     os.environ["FINOPS_HOME"] = str(settings.home.absolute())
@@ -639,12 +642,8 @@ def dev(port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the UI
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     os.environ["PYTHONSAFEPATH"] = "1"  # a file of the current folder must not stand in for a module of Dagster
     program = str(Path(sys.executable).with_name("dagster"))
-    ours = (
-        "-m",
-        "finops_pipeline.definitions",
-        "-d",
-        os.environ["DAGSTER_HOME"],
-    )  # Dagster looks for modules there first
+    # Dagster looks for modules in its working directory first: ours, where nothing stands in for them
+    ours = ("-m", "finops_pipeline.definitions", "-d", os.environ["DAGSTER_HOME"])
     os.execv(program, [program, "dev", *ours, "-h", "127.0.0.1", "-p", str(port)])  # noqa: S606
 
 

@@ -6,7 +6,7 @@ What belongs here: reading and writing that file. What does not: the demo, whose
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +31,13 @@ def first_hour(environ: Mapping[str, str]) -> datetime:
             raise UsageError(f"FINOPS_FIRST_HOUR is {stated!r}: expected {error}") from None
     home = Path(environ.get("FINOPS_HOME", "").strip() or HOME)
     return _remembered(home) or _of_bundle(environ.get("FINOPS_BUNDLE", "").strip()) or LONG_AGO
+
+
+def begin_now(settings: Settings, now: datetime) -> None:
+    """A new installation begins with the month before `now`, unless something says when it does."""
+    if settings.first_hour is None and settings.bundle is None and _remembered(settings.home) is None:
+        month = now.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        remember_first_hour(settings, (month - timedelta(days=1)).replace(day=1))
 
 
 def remember_first_hour(settings: Settings, first: datetime) -> None:

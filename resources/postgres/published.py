@@ -163,7 +163,7 @@ def _sum(values: list[Decimal | None]) -> Decimal | None:
 
 
 def status(database: Database, live: Collection[str], now: datetime) -> list[dict[str, Any]]:
-    """A row per cluster and UTC day: hours computed, missing, provisional, unpriced rows, inputs set aside.
+    """A row per cluster and UTC day: hours computed, missing, provisional, unpriced rows, inputs set aside (each once).
 
     `out_of_date` counts the hours that a recomputation may change (A16, A32), `reasons` says why.
 
@@ -176,10 +176,13 @@ def status(database: Database, live: Collection[str], now: datetime) -> list[dic
         "   FROM eai.hour_runs GROUP BY cluster)"
         " SELECT s.cluster, to_char(h.hour, 'YYYY-MM-DD') AS day, count(r.hour) AS computed,"
         " count(*) - count(r.hour) AS missing, count(*) FILTER (WHERE r.provisional) AS provisional,"
-        " coalesce(sum(r.unpriced), 0)::bigint AS unpriced, coalesce(sum(r.quarantined), 0)::bigint AS quarantined,"
+        " coalesce(sum(r.unpriced), 0)::bigint AS unpriced, coalesce(min(q.inputs), 0)::bigint AS quarantined,"
         " max(r.estimated_share) AS highest_estimated_share, max(r.published_at) AS published_at"
         " FROM spans s CROSS JOIN LATERAL generate_series(s.first, s.last, interval '1 hour') AS h (hour)"
         " LEFT JOIN eai.hour_runs r ON r.cluster = s.cluster AND r.hour = h.hour"
+        " LEFT JOIN (SELECT cluster, (hour AT TIME ZONE 'UTC')::date AS day, count(DISTINCT (source, key)) AS inputs"
+        "   FROM eai.quarantine GROUP BY 1, 2) q"
+        "   ON q.cluster = s.cluster AND q.day = (h.hour AT TIME ZONE 'UTC')::date"
         " GROUP BY 1, 2 ORDER BY 1, 2",
         (list(live), now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)),
     )

@@ -206,6 +206,8 @@ def test_an_input_set_aside_in_many_hours_is_one(finops: Finops, tmp_path: Path)
     ran = finops("run", "--bundle", bundle, "--from", "2026-10-01T00:00Z", "--to", "2026-10-01T06:00Z")
     assert ran.returncode == 3
     assert "1 inputs are set aside" in ran.stderr.splitlines()[-1]
+    (day,) = json.loads(finops("status", "--json").stdout)
+    assert (day["computed"], day["quarantined"]) == (6, 1)
 
 
 # What Dagster tries again

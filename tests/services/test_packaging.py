@@ -76,17 +76,18 @@ def test_everything_imports_from_a_wheel_beside_packages_of_the_same_names(insta
     assert Path(where).parents[3] == installed.parents[1], "the wheel's, not the working copy"
 
 
-def test_the_command_runs_from_a_wheel(installed: Path, tmp_path: Path) -> None:
+def test_the_command_runs_from_a_wheel(installed: Path, cases: Path, tmp_path: Path) -> None:
     foreign_packages(tmp_path)
+    policies = cases / "01-shared-server-70-30" / "allocation_policies.json"
     run = subprocess.run(
-        [installed.with_name("finops"), "policies", "list", "--json"],
+        [installed.with_name("finops"), "policies", "add", policies],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
         env={"PATH": "/usr/bin:/bin", "FINOPS_HOME": str(tmp_path / "home")},
     )
-    assert (run.returncode, run.stdout) == (0, "[]\n"), run.stderr
+    assert (run.returncode, run.stdout) == (0, "1 of 1 policies are new\n"), run.stderr
 
 
 @dataclass
@@ -103,9 +104,12 @@ def test_dev_in_a_folder_with_packages_of_the_same_names(tmp_path: Path) -> None
         (tmp_path / name).write_text(FOREIGN)
     with FinopsDev(tmp_path, {"FINOPS_HOME": ".finops"}) as server:
         server.wait()
-        found = server.ask("{ assetNodes { assetKey { path } isExecutable } }")["assetNodes"]
+        asked = "{ assetNodes { assetKey { path } isExecutable partitionStats { numPartitions } } }"
+        found = server.ask(asked)["assetNodes"]
     assert server.processes() == []
     assert {node["assetKey"]["path"][-1] for node in found if node["isExecutable"]} >= {
         asset.key.path[-1] for asset in HOURLY
     }
+    hours = {node["partitionStats"]["numPartitions"] for node in found if node["assetKey"]["path"] == ["gpu_usage"]}
+    assert hours < set(range(28 * 24, 62 * 24 + 1)), "a new installation begins with the month before"
     assert "this package is not ours" not in server.log.read_text()

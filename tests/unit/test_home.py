@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from finops_pipeline.errors import UsageError
-from finops_pipeline.resources.home import FILE, LONG_AGO, first_hour, remember_first_hour
+from finops_pipeline.resources.home import FILE, LONG_AGO, begin_now, first_hour, remember_first_hour
 from finops_pipeline.settings import environment, load_settings
 
 TEN = datetime(2026, 10, 1, 10, tzinfo=UTC)
@@ -78,6 +78,17 @@ def test_only_an_earlier_hour_is_remembered(tmp_path: Path) -> None:
     stated = load_settings({"FINOPS_HOME": str(tmp_path / "other"), "FINOPS_FIRST_HOUR": "2026-01-01"})
     remember_first_hour(stated, TEN)
     assert not (tmp_path / "other").exists(), "what is stated needs no memory"
+
+
+def test_a_new_installation_begins_with_the_month_before(cases: Path, tmp_path: Path) -> None:
+    environ = {"FINOPS_HOME": str(tmp_path / "home")}
+    begin_now(load_settings(environ), datetime(2027, 1, 15, 8, 30, tzinfo=UTC))
+    assert first_hour(environ) == datetime(2026, 12, 1, tzinfo=UTC)
+    begin_now(load_settings(environ), datetime(2026, 10, 15, 8, 30, tzinfo=UTC))
+    assert first_hour(environ) == datetime(2026, 12, 1, tzinfo=UTC), "only a new one"
+    bundle = {"FINOPS_HOME": str(tmp_path / "other"), "FINOPS_BUNDLE": str(cases / "01-shared-server-70-30")}
+    begin_now(load_settings(bundle), TEN)
+    assert not (tmp_path / "other").exists(), "a bundle says when it begins"
 
 
 @pytest.mark.parametrize("text", ["soon", "2026-10-01T10:30Z", "2026-13-01"])

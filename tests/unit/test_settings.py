@@ -273,6 +273,14 @@ def test_the_limits_of_findings() -> None:
     assert limits == FindingLimits(Decimal("0.05"), 45, failure_words=("xid", "ecc"))
 
 
+def test_usage_without_prices() -> None:
+    known = {"FINOPS_PLATFORM_TENANT": PLATFORM}
+    assert load_settings(known).accounting().priced
+    assert not load_settings(known | {"FINOPS_PRICING": "off"}).accounting().priced
+    with pytest.raises(UsageError, match="FINOPS_PRICING is 'no'"):
+        load_settings({"FINOPS_PRICING": "no"})
+
+
 def test_broken_toml_names_the_line(tmp_path: Path) -> None:
     file = tmp_path / "finops.toml"
     file.write_text("[models]\nx = \n")
