@@ -655,8 +655,10 @@ def _decide(credit_id: str, reason: str, by: str | None, json_output: bool, *, a
     from finops_pipeline.resources.credits import decide
     from finops_pipeline.resources.postgres.database import open_database
 
-    with open_database(_settings(), existing=True) as database:
-        made = decide(database, credit_id, approve=approve, reason=reason, decided_by=by or getpass.getuser())
+    settings = _settings()
+    decided_by, now = by or getpass.getuser(), _now(settings)
+    with open_database(settings, existing=True) as database:
+        made = decide(database, credit_id, approve=approve, reason=reason, decided_by=decided_by, now=now)
     text = f"{made.id} is {made.status}: {plain(made.amount)} {made.currency} given back, {made.booked} events booked now\n"
     _print(asdict(made), text, json_output)
 
@@ -675,12 +677,12 @@ def _settings() -> Settings:
 
 
 def _now(settings: Settings) -> datetime:
-    """What time it is: the bundle's own, where one is the source."""
-    from finops_pipeline.accounting.exact import instant_of
-    from finops_pipeline.resources.bundle.files import Bundle
-    from finops_pipeline.resources.source import clock_of
+    """What time it is: a bundle's own, where one is the source."""
+    if settings.bundle is None:
+        return datetime.now(UTC)
+    from finops_pipeline.resources.source import now_of
 
-    return instant_of(clock_of(Bundle.open(settings.bundle) if settings.bundle else None)())
+    return now_of(settings)
 
 
 def _demo_bundle(folder: Path) -> Path:

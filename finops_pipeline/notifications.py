@@ -11,7 +11,7 @@ import json
 import time
 import uuid
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -22,6 +22,7 @@ from finops_pipeline.accounting.money.quotas import gpu_hours
 from finops_pipeline.errors import FinopsError, SourceError
 from finops_pipeline.resources.postgres.client import Database
 from finops_pipeline.resources.postgres.database import open_database
+from finops_pipeline.resources.source import now_of
 from finops_pipeline.resources.webhook import Webhook
 from finops_pipeline.settings import environment, load_settings
 
@@ -120,7 +121,7 @@ def held_but_idle_sensor(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         return dg.SkipReason("FINOPS_WEBHOOK_URL is not set: nothing is reported")
     try:
         with open_database(settings) as database:
-            posted = post_new(database, Webhook(settings.webhook_url), datetime.now(UTC))
+            posted = post_new(database, Webhook(settings.webhook_url), now_of(settings))
     except FinopsError as error:
         context.log.warning(str(error))
         return dg.SkipReason(f"nothing was reported: {error}")

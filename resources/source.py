@@ -10,15 +10,18 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 
 from finops_pipeline.accounting.exact import HOUR_MS, instant_of, ms_of
 from finops_pipeline.resources.bundle.files import Bundle
-from finops_pipeline.resources.lake.store import Lake
 from finops_pipeline.resources.postgres.client import Database
 from finops_pipeline.resources.series import window
+from finops_pipeline.settings import Settings
+
+if TYPE_CHECKING:
+    from finops_pipeline.resources.lake.store import Lake
 
 FAR_MS: Final = 1 << 60
 """Before it and after its negative lies every instant."""
@@ -219,3 +222,8 @@ def clock_of(bundle: Bundle | None) -> Clock:
         return wall_clock_ms
     stopped = ms_of(bundle.now)
     return lambda: stopped
+
+
+def now_of(settings: Settings) -> datetime:
+    """What time it is for an installation: its bundle's own time, where it has one."""
+    return instant_of(clock_of(Bundle.open(settings.bundle) if settings.bundle else None)())

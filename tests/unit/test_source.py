@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +13,8 @@ from finops_pipeline.contracts.lake import DCGM_SERIES, TABLES
 from finops_pipeline.resources.bundle.files import Bundle
 from finops_pipeline.resources.lake.store import Lake
 from finops_pipeline.resources.postgres.client import Database
-from finops_pipeline.resources.source import BundleSource, LiveSource, Source, clock_of
+from finops_pipeline.resources.source import BundleSource, LiveSource, Source, clock_of, now_of
+from finops_pipeline.settings import load_settings
 from tests.doors import FileDoor
 
 TEN = ms_of(datetime(2026, 10, 1, 10, tzinfo=UTC))
@@ -54,6 +55,13 @@ def test_files_have_a_span_and_their_own_time(files: BundleSource) -> None:
     assert files.now_ms() == ms_of(files.bundle.now)
     assert files.clusters == ("dc1-gpu",)
     assert files.is_default("dc1-gpu")
+
+
+def test_an_installation_has_the_time_of_its_bundle(cases: Path) -> None:
+    bundle = cases / "01-shared-server-70-30"
+    assert now_of(load_settings({"FINOPS_BUNDLE": str(bundle)})) == Bundle.open(bundle).now
+    before = datetime.now(UTC)
+    assert before - timedelta(seconds=1) <= now_of(load_settings({})) <= datetime.now(UTC) + timedelta(seconds=1)
 
 
 def test_what_is_live_goes_on_with_the_clock(live: LiveSource) -> None:
