@@ -10,6 +10,8 @@ import pytest
 for variable in [name for name in os.environ if name.startswith(("EAI_", "FINOPS_")) or name == "DAGSTER_HOME"]:
     del os.environ[variable]
 os.environ["DAGSTER_DISABLE_TELEMETRY"] = "1"
+os.environ["FINOPS_HOME"] = str(Path(__file__).with_name("no-installation"))
+"""A demo that the developer ran in this folder is not about the tests."""
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ TEN = datetime(2026, 10, 1, 10, tzinfo=UTC)
 @pytest.fixture(autouse=True)
 def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FINOPS_HOME")
 
 
 def test_a_folder_without_a_demo_remembers_none(tmp_path: Path) -> None:
