@@ -72,6 +72,7 @@ class Live:
                 "EAI_DATABASE_URL": self.database_url,
                 "FINOPS_PROMETHEUS_URLS": f"{self.bundle.cluster}={url or self.prometheus.url}",
                 "FINOPS_PLATFORM_TENANT": PLATFORM,
+                "FINOPS_PROMETHEUS_PATIENCE_SECONDS": "0",
                 "FINOPS_WINDOW_SECONDS": str(self.bundle.window_seconds),
                 "FINOPS_CONFIG": str(tables),
             }
