@@ -306,7 +306,8 @@ def test_output_for_a_terminal_of_another_time(computed: Finops) -> None:
         (["status"], {"FINOPS_WINDOWS_SECONDS": "15"}, 2, "did you mean FINOPS_WINDOW_SECONDS?"),
         (["run"], {"FINOPS_PROMETHEUS_URLS": "prod=ftp://x"}, 2, "FINOPS_PROMETHEUS_URLS is 'prod=ftp://x'"),
         (["run"], {"FINOPS_PROMETHEUS_URLS": "prod=http://127.0.0.1:1"}, 2, "FINOPS_PLATFORM_TENANT is not set"),
-        (["status"], {"FINOPS_HOME": "/proc/nowhere", "EAI_DATABASE_URL": ""}, 1, "/proc/nowhere"),
+        (["status"], {"FINOPS_HOME": "/proc/nowhere", "EAI_DATABASE_URL": ""}, 2, "/proc/nowhere: there is no install"),
+        (["run", "--bundle", CASE], {"FINOPS_HOME": "/proc/nowhere", "EAI_DATABASE_URL": ""}, 1, "/proc/nowhere"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
