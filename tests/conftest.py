@@ -6,7 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
+settings.register_profile("busy machine", deadline=None)
+settings.load_profile("busy machine")
 for variable in [name for name in os.environ if name.startswith(("EAI_", "FINOPS_")) or name == "DAGSTER_HOME"]:
     del os.environ[variable]
 os.environ["DAGSTER_DISABLE_TELEMETRY"] = "1"
