@@ -43,6 +43,29 @@ demo: $(STAMP) ## Run a bundled day of a GPU cluster through the whole pipeline,
 test: $(STAMP) prometheus ## Run all tests (real Prometheus, Postgres, Dagster); PYTEST_ARGS="-k gap" for some
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
+.PHONY: quick
+quick: $(STAMP) ## Unit tests and cases: what needs no server of its own
+	$(BIN)/python -m pytest -n 2 --dist loadfile -q tests/unit tests/cases $(PYTEST_ARGS)
+
+MATRIX := $(CURDIR)/.matrix
+NEWEST ?= $(or $(lastword $(sort $(wildcard $(HOME)/.pyenv/versions/3.1[1-9].*/bin/python))),$(PYTHON))
+
+.PHONY: matrix
+matrix: $(STAMP) ## The same on NEWEST, the newest Python here, and on the lowest versions that pyproject.toml allows
+	@mkdir -p $(MATRIX)
+	$(BIN)/uv pip compile pyproject.toml --all-extras --resolution lowest-direct --python-version 3.11 --no-header --quiet --output-file $(MATRIX)/lowest.txt >/dev/null
+	$(call try,newest,$(NEWEST),-r $(LOCK) --no-deps --require-hashes)
+	$(call try,lowest,$(BIN)/python,-r $(MATRIX)/lowest.txt)
+
+# $(call try,name,python,what to install): an environment of its own, and the quick tests in it
+define try
+	$(BIN)/uv venv --quiet --clear --python "$(2)" $(MATRIX)/$(1)
+	$(BIN)/uv pip install --quiet --python $(MATRIX)/$(1)/bin/python $(3)
+	$(BIN)/uv pip install --quiet --python $(MATRIX)/$(1)/bin/python --no-deps --no-build-isolation -e .
+	$(MATRIX)/$(1)/bin/python -V
+	$(MATRIX)/$(1)/bin/python -m pytest -n 2 --dist loadfile -q tests/unit tests/cases $(PYTEST_ARGS)
+endef
+
 .PHONY: bench
 bench: $(STAMP) prometheus ## Measure speed and memory as ratios against baselines; BENCH_ARGS="--large 10000 --hours 720"
 	$(BIN)/python -m tests.bench $(BENCH_ARGS)
