@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.reference.cases import cells, run_case
@@ -132,6 +132,7 @@ def test_every_case_is_listed(cases: Path) -> None:
 
 
 @given(SEEDS)
+@example(1004)  # two models on one board
 @examples(60)
 def test_random_fleets(seed: int) -> None:
     assert_same(fleet_of(seed, FEATURES - OPEN))

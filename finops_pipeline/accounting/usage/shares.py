@@ -63,14 +63,17 @@ def holdings_table(
     slices: Slices,
     config: AccountingConfig,
 ) -> pa.Table:
-    """GPU_HOLDINGS of an hour, ascending by board and holder."""
+    """GPU_HOLDINGS of an hour, ascending by board, model and holder: labels may give a board's instances two models."""
     pieces = found.pieces
     board = timeline.board[pieces.device]
-    order, first = grouped(board, pieces.holder)
+    models, model_of = np.unique(timeline.devices.model.astype(str), return_inverse=True)
+    model = model_of[pieces.device]
+    order, first = grouped(board, model, pieces.holder)
     group = np.zeros(len(order), dtype=np.int64)
-    group[order] = np.cumsum(changes(board[order], pieces.holder[order])) - 1
+    group[order] = np.cumsum(changes(board[order], model[order], pieces.holder[order])) - 1
     groups = len(first)
-    of_board, of_holder = board[order[first]], pieces.holder[order[first]]
+    of_board, of_model, of_holder = (key[order[first]] for key in (board, model, pieces.holder))
+    names = models.astype(object)[of_model]
     mig = np.zeros(len(timeline.boards), dtype=bool)
     mig[timeline.board[(timeline.devices.instance != "") & found.visible.any(axis=1)]] = True
     shared = np.zeros(len(timeline.boards), dtype=bool)
@@ -87,10 +90,8 @@ def holdings_table(
                 amounts[unit],
                 group[rows],
                 parts,
-                of_board,
-                of_holder,
-                timeline,
-                holding,
+                (of_board, of_model, of_holder),
+                holder_names(of_holder, names, holding),
                 hour_text(hour.start),
                 left if unit == "time" else defaultdict(Fraction),
             )
@@ -99,12 +100,11 @@ def holdings_table(
     np.maximum.at(end, group, pieces.end)
     lifecycle = (of_holder != NOBODY) & (of_holder < len(holding.parties))
     basis = np.select([of_holder == NOBODY, lifecycle], ["idle", "lifecycle"], "samples")
-    model = _board_models(timeline)[of_board]
     party = np.where(lifecycle, of_holder, NOBODY)
     columns: dict[str, Column] = {
         "gpu_uuid": pa.array(timeline.boards[of_board], pa.string()),
-        "gpu_model": pa.array(model, pa.string()),
-        "workload_id": pa.array(holder_names(of_holder, model, holding), pa.string()),
+        "gpu_model": pa.array(names, pa.string()),
+        "workload_id": pa.array(holder_names(of_holder, names, holding), pa.string()),
         "tenant_id": pa.array(_of_party(holding.parties.tenant, party), pa.string()),
         "deployment_id": pa.array(_of_party(holding.parties.deployment, party), pa.string()),
         "basis": pa.array(basis.tolist(), pa.string()),
@@ -128,12 +128,6 @@ def holder_names(holder: Ints, model: Texts, holding: Holding) -> Texts:
     """workload_id, `namespace/pod`, or `idle:<model>`: also the names by which A29 breaks ties."""
     known = np.concatenate([holding.parties.workload, np.array(holding.pods, dtype=object), [""]]).astype(object)
     return np.where(holder == NOBODY, "idle:" + model, known[holder])
-
-
-def _board_models(timeline: Timeline) -> Texts:
-    models = np.full(len(timeline.boards), "", dtype=object)
-    models[timeline.board[::-1]] = timeline.devices.model[::-1]
-    return models
 
 
 def _totals(group: Ints, groups: int, amount: Ints, known: Bools) -> tuple[Ints, Bools]:
@@ -244,16 +238,15 @@ def _add_split(
     amounts: tuple[Ints, Bools],
     group: Ints,
     parts: tuple[Ints, Ints, Bools],
-    of_board: Ints,
-    of_holder: Ints,
-    timeline: Timeline,
-    holding: Holding,
+    keys: tuple[Ints, Ints, Ints],
+    names: Texts,
     hour: str,
     exact: dict[int, Fraction],
 ) -> None:
     """Sum the exact parts per holder, round their total on each board once, and divide it by A29 (A28).
 
-    `exact` has parts beside those of `parts`, by group.
+    Of each group, `keys` are board, model and holder, and `names` what A29 calls it. `exact` has parts beside those of
+    `parts`, by group.
     """
     total, some = amounts
     known = parts[2]
@@ -264,21 +257,23 @@ def _add_split(
         for row, value in zip(order[first].tolist(), sums, strict=True):
             exact[int(group[row])] += Fraction(value, int(denominator[row]))
     boards: dict[int, dict[int, Fraction]] = defaultdict(dict)
+    of_board, of_model, of_holder = keys
     for member, value in exact.items():
         boards[int(of_board[member])][member] = value
-    models = _board_models(timeline)
-    for board, members in boards.items():
+    for members in boards.values():
         whole = sum(members.values(), Fraction(0))
         rounded = round_half_even(whole.numerator, whole.denominator)
         index = np.array(list(members), dtype=np.int64)
-        names = holder_names(of_holder[index], np.full(len(index), models[board], dtype=object), holding)
-        # parties ascend by workload, tenant and deployment; so do their numbers as texts of one length
-        keys = [
-            f"{name}{SEPARATOR}{holder:012d}" for name, holder in zip(names, of_holder[index].tolist(), strict=True)
+        # models and parties ascend by their texts; so do their numbers as texts of one length
+        shares = [
+            f"{name}{SEPARATOR}{model:012d}{holder:012d}"
+            for name, model, holder in zip(
+                names[index], of_model[index].tolist(), of_holder[index].tolist(), strict=True
+            )
         ]
-        weights = dict(zip(keys, members.values(), strict=True))
+        weights = dict(zip(shares, members.values(), strict=True))
         split = largest_remainder(rounded, weights, hour, _share_id) if whole else {}
-        total[index] = [split.get(key, 0) for key in keys]
+        total[index] = [split.get(share, 0) for share in shares]
         some[index] = True
 
 
@@ -427,18 +422,19 @@ def _visible_gpu_ms(
     Each board counts up to a whole ms, one that is MIG or shared to one more: its shares are rounded together (A28).
     """
     board = timeline.board[device]
-    exact: dict[int, Fraction] = defaultdict(Fraction)
-    order, first = grouped(board, part, whole)
+    models, model_of = np.unique(timeline.devices.model.astype(str), return_inverse=True)
+    model = model_of[device]
+    exact: dict[tuple[int, int], Fraction] = defaultdict(Fraction)
+    order, first = grouped(board, model, part, whole)
     if len(order):
         for row, total in zip(order[first].tolist(), np.add.reduceat(span[order], first).tolist(), strict=True):
-            exact[int(board[row])] += Fraction(total * int(part[row]), int(whole[row]))
+            exact[int(board[row]), int(model[row])] += Fraction(total * int(part[row]), int(whole[row]))
     divided = np.zeros(len(timeline.boards), dtype=bool)
     divided[timeline.board[timeline.devices.instance != ""]] = True
     divided[timeline.board[found.pieces.device[found.pieces.holders > 1]]] = True
-    models = _board_models(timeline)
     given: dict[str, int] = defaultdict(int)
-    for number, gpu_ms in exact.items():
-        given[str(models[number])] += math.ceil(gpu_ms) + int(divided[number])
+    for (number, name), gpu_ms in exact.items():
+        given[str(models[name])] += math.ceil(gpu_ms) + int(divided[number])
     return given
 
 
