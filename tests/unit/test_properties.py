@@ -221,9 +221,10 @@ def first_labels(fleet: Fleet, start: int) -> set[str]:
     """Pods of the earliest instant of each window and device that has any (A11)."""
     earliest: dict[tuple[str, str, int], dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
     for sample in fleet.samples:
-        if start <= sample.at < start + HOUR and (pair := label_pair(sample.labels)):
+        uuid = sample.labels.get("UUID") or sample.labels.get("uuid")
+        if uuid and start <= sample.at < start + HOUR and (pair := label_pair(sample.labels)):
             window = sample.at // (fleet.settings.window_seconds * 1000)
-            device = (sample.labels.get("UUID") or sample.labels["uuid"], sample.labels.get("GPU_I_ID", ""), window)
+            device = (uuid, sample.labels.get("GPU_I_ID", ""), window)
             earliest[device][sample.at].add("/".join(pair))
     return {pod for instants in earliest.values() for pod in instants[min(instants)]}
 
