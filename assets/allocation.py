@@ -57,6 +57,7 @@ def gpu_cost_allocation(
     cost: dict[str, Decimal] = defaultdict(Decimal)
     rows = unpriced = quarantined = 0
     with stage_of(context, source, watch) as stage:
+        stage.begin(ledger)
         try:
             for cluster in stage.clusters:
                 for hour, allocation in price(lake, ledger, rules, cluster, stage.hours):

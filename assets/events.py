@@ -56,10 +56,10 @@ def usage_events(
     """One row per immutable usage event: the difference between an hour's result and what is booked of it."""
     booked = identical = 0
     highest = Decimal(0)
-    run_id = context.run.run_id
     with stage_of(context, source, watch) as stage:
+        stage.begin(ledger)
         for done in stage.each(
-            lambda cluster, hour: book(lake, ledger, rules, cluster, hour, source.now_ms(), run_id),
+            lambda cluster, hour: book(lake, ledger, rules, cluster, hour, source.now_ms(), stage.run_id),
             line=lambda done: f"{done.events} events booked for {done.rows} rows",
         ):
             booked += done.events
@@ -110,6 +110,7 @@ def book(
         reached("events booked")
         events += follow_with_credits(lake, ledger, rules, connection, cluster, hour, now_ms)
         changed = _mark(lake, connection, cluster, hour, usage, allocation, run_id)
+        ledger.settle_hour(connection, cluster, instant_of(hour), run_id)
         if events or changed:
             payload = {
                 "cluster": cluster,

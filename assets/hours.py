@@ -14,9 +14,10 @@ from typing import Final, TypeVar
 
 import dagster as dg
 
-from finops_pipeline.accounting.exact import HOUR_MS, AccountingError, hour_text, ms_of
+from finops_pipeline.accounting.exact import HOUR_MS, AccountingError, hour_text, instant_of, ms_of
 from finops_pipeline.errors import FinopsError, SourceError, UsageError
 from finops_pipeline.resources.home import first_hour
+from finops_pipeline.resources.postgres.client import Database
 from finops_pipeline.resources.site import Watch
 from finops_pipeline.resources.source import Source
 from finops_pipeline.settings import environment
@@ -52,9 +53,15 @@ class Stage:
         self.name = context.asset_key.path[-1]
         self.hours = hours
         self.clusters = source.clusters
+        self.run_id = context.run.root_run_id or context.run.run_id
+        """the run that this one tries again, if it does: its stages go on with what that one read"""
         self._log, self._watch = context.log, watch
         self._lines: list[str] = []
         self._written, self._lock = time.monotonic(), Lock()
+
+    def begin(self, ledger: Database) -> None:
+        """Note that the hours are being worked on, so that they are out of date until this run has published them (A32)."""
+        ledger.begin_stage(self.clusters, [instant_of(hour) for hour in self.hours], self.run_id)
 
     def each(
         self, work: Callable[[str, int], Result], line: Callable[[Result], str] = lambda _: "done"

@@ -14,7 +14,7 @@ from finops_pipeline.accounting.exact import HOUR_MS, instant_of
 from finops_pipeline.accounting.holding.arrivals import first_arrivals
 from finops_pipeline.accounting.holding.lifecycle import running_intervals
 from finops_pipeline.accounting.money.tokens import clean_tokens
-from finops_pipeline.accounting.records import events_of_hour, tokens_of_hour, within
+from finops_pipeline.accounting.records import deployments_of_hour, events_of_hour, tokens_of_hour, within
 from finops_pipeline.assets.hours import HOURS, SINGLE_RUN, span_text, stage_of
 from finops_pipeline.resources.failpoints import reached
 from finops_pipeline.resources.lake.readings import labels_of
@@ -44,7 +44,7 @@ def platform_records(
 ) -> dg.MaterializeResult:
     """One copy per hour of the lifecycle events, tokens, deployments, policies, storage and inventory it needs."""
     with stage_of(context, source, watch) as stage:
-        reading = Reading(lake, ledger, source, rules)
+        reading = Reading(lake, ledger, source, rules, stage.run_id)
         rejected = sum(reading.of(cluster, stage.hours, stage.done) for cluster in stage.clusters)
     return dg.MaterializeResult(metadata={"hours": span_text(stage.hours), "quarantined": rejected})
 
@@ -57,6 +57,7 @@ class Reading:
     ledger: Database
     source: Source
     rules: AccountingConfig
+    run_id: str = ""
 
     def of(self, cluster: str, hours: Sequence[int], done: Callable[[str, int, str], None] = lambda *_: None) -> int:
         """Read what a run's hours need, a batch after the other, cut into hours; how many records were set aside (A5)."""
@@ -66,7 +67,8 @@ class Reading:
         self, cluster: str, run: Sequence[int], hours: Sequence[int], done: Callable[[str, int, str], None]
     ) -> int:
         """Some hours of a run, from one look at the database."""
-        now, read_at = self.source.now_ms(), self.ledger.clock()
+        now = self.source.now_ms()
+        self.ledger.begin_reading(cluster, [instant_of(hour) for hour in hours], self.run_id)
         reach = range(hours[0] - REACH_HOURS * HOUR_MS, hours[-1] + (REACH_HOURS + 1) * HOUR_MS, HOUR_MS)
         labels = {hour: labels_of(self.lake, self.rules, cluster, hour) for hour in reach}
         known = frozenset[str]().union(*labels.values())
@@ -91,7 +93,9 @@ class Reading:
             self.lake.write("rejected_records", cluster, hour, rejected)
             reached("records half landed")
             for table in WHOLE_TABLES:
-                self.lake.write(table, cluster, hour, read[table])
+                whole = read[table]
+                self.lake.write(
+                    table, cluster, hour, deployments_of_hour(whole, hour) if table == "deployments" else whole
+                )
             done(cluster, hour, f"{len(mine)} events, {len(rejected)} records set aside")
-        self.ledger.note_read(cluster, [instant_of(hour) for hour in hours], read_at)
         return count

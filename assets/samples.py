@@ -62,6 +62,7 @@ def gpu_samples(
     rows = estimated = 0
     kinds: Counter[str] = Counter()
     with stage_of(context, source, watch) as stage:
+        stage.begin(ledger)
         for cluster in stage.clusters:
             sampling = Sampling(lake, ledger, rules, cluster, source.now_ms())
             with closing(sampling.all(stage.hours)) as sampled:

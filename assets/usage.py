@@ -51,6 +51,7 @@ def gpu_usage(
     seconds = energy = Decimal(0)
     rows = 0
     with stage_of(context, source, watch) as stage:
+        stage.begin(ledger)
         try:
             for usage in stage.each(
                 lambda cluster, hour: use(lake, ledger, rules, cluster, hour, source.now_ms()).usage,

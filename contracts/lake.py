@@ -134,8 +134,10 @@ DEPLOYMENTS = pa.schema(
         text("namespace", "namespace of its pods (A18)"),
         text("pod_pattern", "glob of its pod names (A18)"),
         text("model", "model that it serves"),
+        instant("valid_from", "it counts for hours that begin from then on; null is always", True),
+        instant("valid_to", "and before then; null is still there", True),
     ],
-    metadata={"grain": "one deployment"},
+    metadata={"grain": "one deployment over a span of time"},
 )
 
 TOKEN_USAGE = pa.schema(

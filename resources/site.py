@@ -88,7 +88,7 @@ def open_site(
             source = BundleSource(bundle, readings, database, clock_of(bundle))
             check(source)
             database.follow_anchor()
-            database.load_platform(bundle.cluster, records)
+            database.load_platform(bundle.cluster, records, now=bundle.now)
             yield Site(lake, database, source, config, replica)
         return
     if not settings.prometheus_urls:

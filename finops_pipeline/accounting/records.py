@@ -17,6 +17,7 @@ from finops_pipeline.accounting.config import REACH_HOURS, AccountingConfig
 from finops_pipeline.accounting.exact import HOUR_MS
 
 REACH_MS = REACH_HOURS * HOUR_MS
+FAR_MS = 1 << 60
 
 
 def events_of_hour(events: pa.Table, start: int, labels: Collection[str], config: AccountingConfig) -> pa.Table:
@@ -47,6 +48,17 @@ def tokens_of_hour(tokens: pa.Table, start: int) -> pa.Table:
     """Token events of the hour and of the 24 hours before it (A26, A27)."""
     at = ints(tokens["occurred_at"])
     return tokens.filter(pa.array((at >= start - REACH_MS) & (at < start + HOUR_MS)))
+
+
+def deployments_of_hour(deployments: pa.Table, start: int) -> pa.Table:
+    """The deployments (DEPLOYMENTS) that count for the hour (section 2): of those of one id that it begins in, the first row."""
+    if not len(deployments):
+        return deployments
+    begun = ints(deployments["valid_from"], -FAR_MS) <= start
+    there = ints(deployments["valid_to"], FAR_MS) > start
+    inside = np.flatnonzero(begun & there)
+    _, first = np.unique(texts(deployments["deployment_id"])[inside].astype(str), return_index=True)
+    return deployments.take(np.sort(inside[first]))
 
 
 def within(rows: pa.Table, key: str, events: pa.Table, begin: int, end: int) -> pa.Table:

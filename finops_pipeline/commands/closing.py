@@ -113,10 +113,14 @@ def close_month(database: Database, asked: Request, now: datetime, *, dry_run: b
     """
     if asked.accepted and not asked.reason:
         raise UsageError("a conflict can be accepted only with a --reason: the audit log keeps it")
+    if dry_run:
+        with database.transaction() as connection:
+            database.fold_changes(connection)
     with database.transaction(snapshot=dry_run) as connection:
         if not dry_run:
             database.statements_lock(connection)
             database.month_lock(connection, asked.period)
+            database.fold_changes(connection)
         if asked.period in final_months(database, connection):
             final = stored_statement(database, asked.period, connection)
             return Closing(asked.period, "final", closed_now=False, gate=Gate(), coverage=None, statement=final)

@@ -53,6 +53,8 @@ CSV_TABLES: Final[Mapping[str, pa.Schema]] = {
     "deployment_storage": DEPLOYMENT_STORAGE,
     "gpu_inventory": GPU_INVENTORY,
 }
+OPTIONAL: Final = {"deployments": ("valid_from", "valid_to")}
+"""Columns that a file may lack: the platform keeps only the present row."""
 
 _KEYS: Final[tuple[str, ...]] = ("cluster", "from", "to", "now", "window_seconds", "platform_tenant")
 _CLUSTER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -279,7 +281,13 @@ def _read_csv(path: Path, schema: pa.Schema, cluster: str) -> pa.Table:
         row = broken[0]
         raise UsageError(f"{path}: row {row.number}: has {row.actual_columns} fields of {row.expected_columns}")
     table = pa.table(
-        [_column(path, raw[name].combine_chunks(), schema.field(name)) for name in schema.names], schema=schema
+        [
+            _column(path, raw[name].combine_chunks(), schema.field(name))
+            if name in columns
+            else pa.nulls(len(raw), schema.field(name).type)
+            for name in schema.names
+        ],
+        schema=schema,
     )
     return table.filter(pc.is_in(raw["cluster"], pa.array(["", cluster]))) if "cluster" in columns else table
 
@@ -296,7 +304,7 @@ def _header(path: Path, schema: pa.Schema) -> list[str]:
         if names.count(name) > 1:
             raise UsageError(f"{path}: row 1: column {name!r} is there twice: {expected}")
     for name in schema.names:
-        if name not in names:
+        if name not in (*names, *OPTIONAL.get(path.stem, ())):
             raise UsageError(f"{path}: row 1: column {name!r} is missing: {expected}")
     return names
 

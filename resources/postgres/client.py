@@ -292,24 +292,37 @@ class Database:
         with self.transaction(snapshot=True) as connection:
             return {name: select(connection, _platform_sql(name), scope, lake.TABLES[name]) for name in _PLATFORM}
 
-    def clock(self) -> datetime:
-        """The server's time, against which it stamps what is written."""
-        with self.transaction(snapshot=True) as connection:
-            row = connection.execute("SELECT clock_timestamp()").fetchone()
-        return datetime.now(UTC) if row is None else cast(datetime, row[0])
+    # Which hours are out of date (A32); the scheme is told in contracts/migrations/versions/0001/watch.sql
 
-    def note_read(self, cluster: str, hours: Sequence[datetime], read_at: datetime) -> None:
-        """Keep up to when the hours' records are known (A32)."""
+    def begin_stage(self, clusters: Sequence[str], hours: Sequence[datetime], run_id: str) -> None:
+        """Note that a run begins a stage of these hours: they are out of date until it has published them."""
         with self.transaction() as connection:
             connection.execute(
-                "INSERT INTO eai.hour_reads (cluster, hour, read_at) SELECT %s, hour, %s FROM unnest(%s) AS hour"
-                " ON CONFLICT (cluster, hour) DO UPDATE SET read_at = excluded.read_at",
-                (cluster, read_at, list(hours)),
+                sql_file("begin_stage"), {"clusters": list(clusters), "hours": list(hours), "run": run_id}
             )
 
-    def hours_to_recompute(self) -> list[dict[str, Any]]:
+    def begin_reading(self, cluster: str, hours: Sequence[datetime], run_id: str) -> None:
+        """Note that a run reads the hours' records; call it before the snapshot that it reads them in."""
+        with self.transaction() as connection:
+            self.fold_changes(connection)
+            connection.execute(sql_file("begin_reading"), {"cluster": cluster, "hours": list(hours), "run": run_id})
+
+    def settle_hour(self, connection: Connection, cluster: str, hour: datetime, run_id: str) -> None:
+        """Publish an hour: what the run had seen when it read the records no longer makes it out of date."""
+        connection.execute(sql_file("settle_hour"), {"cluster": cluster, "hour": hour, "run": run_id})
+
+    def fold_changes(self, connection: Connection) -> None:
+        """Mark the hours that inputs were written for since they were read. Other readers wait until the commit."""
+        _lock(connection, "inputs")
+        connection.execute(sql_file("fold_changes"))
+
+    def hours_to_recompute(self, connection: Connection | None = None) -> list[dict[str, Any]]:
         """Published hours that may be out of date: cluster, hour, reason, published_at; ascending (A16, A32)."""
-        return self.rows(sql_file("hours_to_recompute"))
+        if connection is None:
+            with self.transaction() as own:
+                return self.hours_to_recompute(own)
+        self.fold_changes(connection)
+        return self.query(sql_file("hours_to_recompute"), connection=connection).to_pylist()
 
     # Writing
 
@@ -383,18 +396,24 @@ class Database:
 
     # Platform records from files
 
-    def load_platform(self, cluster: str, tables: Mapping[str, pa.Table]) -> dict[str, int]:
+    def load_platform(
+        self, cluster: str, tables: Mapping[str, pa.Table], *, now: datetime | None = None
+    ) -> dict[str, int]:
         """Bring a bundle's tables (lake schemas, by lake name) into the database, all or nothing.
 
         Returns the rows that are new, per table. Logs (`workload_events`, `token_usage`) and policies get the rows
         whose whole content is not there yet, in the order of the file: the same bundle twice adds nothing, and
         conflicting rows (A5) keep their order. State (`deployments`, `deployment_storage`, `gpu_inventory`) becomes
-        what the bundle says for this cluster: a later export of a disk with its end filled in is the same disk. A
-        table that is not given stays as it is.
+        what the bundle says for this cluster: a later export of a disk with its end filled in is the same disk. What a
+        row said before counts for the hours that had begun at `now`, the database's clock unless given (section 2).
+        A table that is not given stays as it is.
         """
         added = {}
         with self.transaction() as connection:
             _lock(connection, f"load|{cluster}")
+            connection.execute(
+                "SELECT set_config('eai.changed_at', %s, true)", ["" if now is None else now.isoformat()]
+            )
             for table, data in sorted(tables.items(), key=lambda entry: entry[0] == "allocation_policies"):
                 try:
                     added[table] = self._load(connection, cluster, table, data)
@@ -414,11 +433,8 @@ class Database:
                 return _append_new(connection, "usage_events", with_constant(events, "source", "bundle"))
             case "deployments" | "deployment_storage" | "gpu_inventory":
                 if table == "deployments":
-                    _require_unique(table, "deployment_id", data)
-                before = connection.execute(
-                    sql.SQL("DELETE FROM eai.{} WHERE cluster = %s").format(sql.Identifier(table)), [cluster]
-                ).rowcount
-                return max(0, self.copy(connection, table, here) - before)
+                    _require_unique(table, ("deployment_id", "valid_from"), data)
+                return _replace_state(connection, table, cluster, here)
             case _:
                 raise ValueError(f"{table} is not a table of the platform")
 
@@ -626,13 +642,35 @@ def _require_inside(table: str, data: pa.Table, cluster: str, hours: Sequence[da
         raise ValueError(f"{table}: rows outside the hours that are replaced: {sorted(outside)[:3]}")
 
 
-def _require_unique(table: str, column: str, data: pa.Table) -> None:
+def _require_unique(table: str, columns: tuple[str, ...], data: pa.Table) -> None:
     """Postgres does not say which key was doubled where row-level security is on."""
     seen = set()
-    for row, value in enumerate(data[column].to_pylist(), 1):
+    for row, value in enumerate(zip(*(data[name].to_pylist() for name in columns), strict=True), 1):
         if value in seen:
-            raise UsageError(f"{table}: row {row}: {column} {value} is there twice; keep one of them")
+            named = ", ".join(f"{name} {part}" for name, part in zip(columns, value, strict=True) if part is not None)
+            raise UsageError(f"{table}: row {row}: {named} is there twice; keep one of them")
         seen.add(value)
+
+
+_THING = {"deployments": "deployment_id", "deployment_storage": "deployment_id", "gpu_inventory": "gpu_uuid"}
+"""State table -> the column that, with `valid_from`, says which row is the same thing."""
+
+
+def _replace_state(connection: Connection, table: str, cluster: str, data: pa.Table) -> int:
+    """Make the cluster's rows of a state table those of `data`; what is the same stays untouched. Returns the new ones."""
+    rest = [name for name in data.schema.names if name not in {"cluster", "valid_from", _THING[table]}]
+    with incoming(connection, table, data) as columns:
+        return connection.execute(
+            sql.SQL(sql_file("replace_state")).format(
+                table=sql.Identifier(table),
+                thing=sql.Identifier(_THING[table]),
+                columns=columns,
+                rest=sql.SQL(", ").join(map(sql.Identifier, rest)),
+                there=sql.SQL(", ").join(sql.SQL("t.{}").format(sql.Identifier(name)) for name in rest),
+                given=sql.SQL(", ").join(sql.SQL("g.{}").format(sql.Identifier(name)) for name in rest),
+            ),
+            {"cluster": cluster},
+        ).rowcount
 
 
 def _append_new(connection: Connection, table: str, data: pa.Table) -> int:

@@ -77,6 +77,7 @@ class Books:
     def hour(self, at: datetime, *used: Used, cluster: str = "c1", provisional: bool = False) -> int:
         """Compute an hour (again): what was used, priced and booked. How many events that made."""
         hour, write = _ms(at), self.site.lake.write
+        self.database.begin_reading(cluster, [at], "run")
         usage = pa.Table.from_pylist([_usage_row(cluster, at, row) for row in used], lake.GPU_USAGE)
         book_of = PolicyBook.parse(self.database.read_policies(), {})
         nothing = {name: lake.TABLES[name].empty_table() for name in lake.TABLES}

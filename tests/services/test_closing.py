@@ -189,7 +189,7 @@ def test_an_hour_whose_inputs_changed_is_waited_for(books: Books) -> None:
     books.hour(OCTOBER, Used())
     books.price(POLICY | {"id": "alp_2", "gpu_hourly_cost": "3", "effective_from": "2026-10-01T00:00:00Z"})
     assert missing(books.close("2026-10")) == {
-        "changed": [{"cluster": "c1", "hour": "2026-10-01T00:00:00Z", "what": "a policy was added"}]
+        "changed": [{"cluster": "c1", "hour": "2026-10-01T00:00:00Z", "what": "a policy was added or ended"}]
     }
     books.hour(OCTOBER, Used())
     assert books.close("2026-10").status == "final"

@@ -138,6 +138,9 @@ def refused(connection: Connection, message: str = "^permission denied") -> Iter
 
 # The catalogue
 
+KEEPER = """(polname = 'keeper' AND relname = 'deployments_before' AND polcmd = 'a' AND polroles = ARRAY['eai_owner'::regrole::oid])"""
+"""The owner may add, as the trigger of `deployments`, and sees nothing."""
+
 TABLES = """(
     SELECT c.oid, c.relname, c.relispartition, c.relrowsecurity AND c.relforcerowsecurity AS forced,
            a.attname, a.attnotnull
@@ -153,7 +156,7 @@ LEAKS = {
     "not forced": f"SELECT relname FROM {TABLES} WHERE NOT forced",
     "tenant unknown": f"SELECT relname FROM {TABLES} WHERE NOT attnotnull",
     "other policies": f"""
-        SELECT relname FROM {TABLES} LEFT JOIN pg_policy ON polrelid = tables.oid,
+        SELECT relname FROM {TABLES} LEFT JOIN pg_policy ON polrelid = tables.oid AND NOT {KEEPER},
             replace(pg_get_expr(polqual, polrelid), '(' || attname || ' ', '(tenant ') AS shown,
             replace(pg_get_expr(polwithcheck, polrelid), '(' || attname || ' ', '(tenant ') AS written
         WHERE NOT relispartition GROUP BY relname HAVING array_agg(polname::text ORDER BY polname)
@@ -216,7 +219,7 @@ def test_the_schema_is_not_open_to(leak: str, connection: Connection) -> None:
 
 def test_the_tables_of_tenants_are_known(connection: Connection) -> None:
     """A check that finds no tables finds no leak."""
-    assert len(relations(connection, "r", "p")) == 12
+    assert len(relations(connection, "r", "p")) == 13
     assert list(relations(connection, "v")) == ["gpu_samples", "tenant_usage"]
 
 

@@ -488,7 +488,7 @@ def test_tokens_count_once_in_order_of_arrival() -> None:
         token(A, n, event_id=key)
         for key, n in (("t2", 2), ("t1", 1), ("t2", 2), ("t1", 9), ("t1", 1), ("t1", 9), ("t1", 8))
     ]
-    assert cleaned(*rows) == ([2, 1], [("t1", "conflict"), ("t1", "conflict")])
+    assert cleaned(*rows) == ([2, 1], [("t1", "conflict")]), "one row for each key and reason (A5)"
 
 
 def test_tokens_are_in_the_future_only_after_five_minutes() -> None:

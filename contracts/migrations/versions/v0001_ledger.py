@@ -11,7 +11,7 @@ from alembic import op
 revision = "0001"
 down_revision = None
 
-PARTS = ("platform", "results", "ledger", "oversight", "guards", "access")
+PARTS = ("platform", "results", "ledger", "oversight", "watch", "memory", "guards", "access")
 
 
 def upgrade() -> None:

@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 from finops_pipeline.accounting.arrays import Bools, Column, Ints, Texts, bools, changes, ints, texts, whole
 from finops_pipeline.accounting.config import AccountingConfig
 from finops_pipeline.accounting.exact import FUTURE_MS, hour_text
-from finops_pipeline.accounting.holding.arrivals import first_arrivals
-from finops_pipeline.contracts.lake import QUARANTINE
+from finops_pipeline.accounting.holding.arrivals import CONFLICT, first_arrivals, quarantined
 
 OPEN: int = 1 << 60
 """End of an interval that no event closes (A3)."""
@@ -100,7 +99,7 @@ def running_intervals(events: pa.Table, now_ms: int, config: AccountingConfig) -
     stray = ~billable & _is_billable(kept["from_state"], config) & ~was_running
     quarantine = _quarantine(
         [
-            (conflicts, "conflict", "same event_id, other content"),
+            (conflicts, "conflict", CONFLICT),
             (counted.filter(pa.array(late)), "future", None),
             (counted.filter(pa.array(empty)), "gpu_count", "gpu_count must be above 0 in a billable state"),
             (kept.filter(pa.array(stray)), "no_start", "a stop without a start"),
@@ -174,15 +173,12 @@ def _nano(column: Column) -> Ints:
 
 
 def _quarantine(parts: list[tuple[pa.Table, str, str | None]]) -> pa.Table:
-    """One row per event and reason; `future` tells the instant."""
-    rows: dict[tuple[str, str], str] = {}
-    for table, reason, detail in parts:
-        for event_id, at in zip(texts(table["event_id"]), ints(table["occurred_at"]).tolist(), strict=True):
-            rows[event_id, reason] = detail or f"{hour_text(at)[:-1]}.{at % 1000:03d}Z is after the clock"
-    return pa.Table.from_pylist(
-        [
-            {"source": "workload_events", "key": key, "reason": reason, "detail": detail}
-            for (key, reason), detail in sorted(rows.items())
-        ],
-        schema=QUARANTINE,
+    """One row per event and reason, by event; `future` tells the instant."""
+    return quarantined(
+        "workload_events",
+        sorted(
+            (event_id, reason, detail or f"{hour_text(at)[:-1]}.{at % 1000:03d}Z is after the clock")
+            for table, reason, detail in parts
+            for event_id, at in zip(texts(table["event_id"]), ints(table["occurred_at"]).tolist(), strict=True)
+        ),
     )

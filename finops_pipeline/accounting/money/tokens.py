@@ -8,7 +8,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from finops_pipeline.accounting.arrays import bools
 from finops_pipeline.accounting.exact import FUTURE_MS
+from finops_pipeline.accounting.holding.arrivals import CONFLICT, first_arrivals, quarantined
 from finops_pipeline.contracts import lake
 
 COUNTS = ("input_tokens", "output_tokens", "cached_tokens")
@@ -23,47 +25,25 @@ TOKEN_EVENTS = pa.schema(
 def clean_tokens(tokens: pa.Table, now_ms: int) -> tuple[pa.Table, pa.Table]:
     """Token events that count, in order of arrival, and the quarantine of the others (A5).
 
-    The same event_id with the same content counts once; with other content each later content is a
+    The same event_id with the same content counts once; with other content each later arrival is a
     `conflict`, whatever became of the first. One reason an event: conflict, else future, else negative.
     """
-    arrival = pa.array(range(tokens.num_rows), pa.int64())
-    contents = (
-        tokens.append_column("arrival", arrival)
-        .group_by(lake.TOKEN_USAGE.names, use_threads=False)
-        .aggregate([("arrival", "min")])
-        .sort_by("arrival_min")
-    )
-    firsts = contents.group_by("event_id").aggregate([("arrival_min", "min")])["arrival_min_min"]
-    conflict = pc.invert(pc.is_in(contents["arrival_min"], value_set=firsts.combine_chunks()))
-    future = pc.greater(contents["occurred_at"].cast(pa.int64()), pa.scalar(now_ms + FUTURE_MS))
-    input_tokens, output_tokens, cached_tokens = (contents[name] for name in COUNTS)
-    negative = pc.less(pc.min_element_wise(input_tokens, output_tokens, cached_tokens), pa.scalar(0))
-    reason = pc.case_when(pc.make_struct(conflict, future, negative), "conflict", "future", "negative")
-    faulty = contents.append_column("reason", reason).filter(pc.is_valid(reason))
-    clean = contents.filter(pc.is_null(reason)).select(lake.TOKEN_USAGE.names).cast(lake.TOKEN_USAGE)
-    return clean, _quarantine(faulty)
+    first, conflicts = first_arrivals(tokens)
+    future = bools(pc.greater(first["occurred_at"].cast(pa.int64()), pa.scalar(now_ms + FUTURE_MS)))
+    negative = bools(pc.less(pc.min_element_wise(*(first[name] for name in COUNTS)), pa.scalar(0))) & ~future
+    faulty = [
+        *((row, "conflict", CONFLICT) for row in conflicts.to_pylist()),
+        *((row, "future", f"occurred_at {row['occurred_at']}") for row in first.filter(pa.array(future)).to_pylist()),
+        *(
+            (row, "negative", " ".join(f"{name}={row[name]}" for name in COUNTS))
+            for row in first.filter(pa.array(negative)).to_pylist()
+        ),
+    ]
+    clean = first.filter(pa.array(~(future | negative)))
+    return clean, quarantined("token_usage", ((row["event_id"], reason, detail) for row, reason, detail in faulty))
 
 
 def tokens_between(tokens: pa.Table, start_ms: int, end_ms: int) -> pa.Table:
     """The clean token events in `[start_ms, end_ms)`."""
     instant = tokens["occurred_at"].cast(pa.int64())
     return tokens.filter(pc.and_(pc.greater_equal(instant, pa.scalar(start_ms)), pc.less(instant, pa.scalar(end_ms))))
-
-
-def _quarantine(faulty: pa.Table) -> pa.Table:
-    """QUARANTINE rows of the token events that have a `reason`."""
-    rows = [
-        {"source": "token_usage", "key": row["event_id"], "reason": row["reason"], "detail": _detail(row)}
-        for row in faulty.to_pylist()
-    ]
-    return pa.Table.from_pylist(rows, schema=lake.QUARANTINE)
-
-
-def _detail(row: dict[str, object]) -> str:
-    match row["reason"]:
-        case "conflict":
-            return "same event_id, other content"
-        case "future":
-            return f"occurred_at {row['occurred_at']}"
-        case _:
-            return " ".join(f"{name}={row[name]}" for name in COUNTS)

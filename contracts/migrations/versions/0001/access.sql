@@ -10,6 +10,7 @@ BEGIN
         SELECT * FROM (VALUES
             ('workload_events', 'tenant_id'),
             ('deployments', 'owner_tenant_id'),
+            ('deployments_before', 'owner_tenant_id'),
             ('gpu_sample_runs', 'tenant_id'),
             ('gpu_usage', 'tenant_id'),
             ('gpu_cost_allocation', 'tenant_id'),
@@ -33,6 +34,9 @@ BEGIN
     END LOOP;
 END $body$;
 
+-- The trigger that keeps what deployments said runs as the owner, who may add to it and, as everywhere, sees nothing.
+CREATE POLICY keeper ON eai.deployments_before FOR INSERT TO eai_owner WITH CHECK (true);
+
 GRANT USAGE ON SCHEMA eai TO eai_pipeline, eai_reader;
 GRANT SELECT ON eai.providers TO eai_reader;
 GRANT SELECT ON eai.tenant_usage, eai.gpu_samples TO eai_pipeline, eai_reader;
@@ -49,13 +53,15 @@ GRANT UPDATE (effective_to) ON eai.allocation_policies TO eai_pipeline;
 GRANT SELECT, INSERT, UPDATE, DELETE ON
     eai.deployments, eai.deployment_storage, eai.gpu_inventory, eai.providers,
     eai.gpu_sample_runs, eai.gpu_usage, eai.gpu_idle, eai.fleet_hours, eai.gpu_cost_allocation, eai.quarantine,
-    eai.hour_runs, eai.hour_reads, eai.workloads,
+    eai.hour_runs, eai.hour_reads, eai.stale_hours, eai.workloads,
     eai.gpu_statements, eai.gpu_allocation, eai.gpu_allocation_totals, eai.gpu_corrections, eai.gpu_correction_events,
     eai.findings, eai.credit_proposals, eai.tenant_hours, eai.quotas, eai.fair_shares, eai.notifications
 TO eai_pipeline;
 
 -- filled by triggers, emptied by the pipeline
 GRANT SELECT, DELETE ON eai.late_events, eai.unfolded_events TO eai_pipeline;
+GRANT SELECT, INSERT, DELETE ON eai.input_changes TO eai_pipeline;
+GRANT SELECT ON eai.deployments_before, eai.deployment_storage_before, eai.gpu_inventory_before TO eai_pipeline;
 
 COMMENT ON SCHEMA eai IS 'GPU usage, allocated cost and the append-only ledger of usage events';
 COMMENT ON TABLE eai.alembic_version IS 'version of this schema';

@@ -92,8 +92,6 @@ CREATE UNIQUE INDEX usage_events_key ON eai.usage_events
     NULLS NOT DISTINCT WHERE usage_type <> 'llm';
 CREATE INDEX usage_events_llm ON eai.usage_events (occurred_at) WHERE usage_type = 'llm';
 CREATE INDEX usage_events_llm_event_id ON eai.usage_events (event_id) WHERE usage_type = 'llm';
-CREATE INDEX usage_events_late ON eai.usage_events (booked_at)
-    WHERE usage_type = 'llm' AND booked_at - occurred_at > interval '1 minute';
 CREATE INDEX usage_events_days ON eai.usage_events USING brin (occurred_at);
 CREATE INDEX usage_events_tenant ON eai.usage_events (tenant_id, occurred_at);
 CREATE INDEX usage_events_credits ON eai.usage_events (period_start) WHERE workload_id LIKE 'credit:%';

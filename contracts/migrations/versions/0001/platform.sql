@@ -46,8 +46,6 @@ COMMENT ON COLUMN eai.workload_events.received_at IS 'when the row was written (
 CREATE INDEX workload_events_event_id ON eai.workload_events (event_id);
 CREATE INDEX workload_events_occurred_at ON eai.workload_events (occurred_at);
 CREATE INDEX workload_events_workload ON eai.workload_events (workload_id, occurred_at);
-CREATE INDEX workload_events_late ON eai.workload_events (received_at)
-    WHERE received_at - occurred_at > interval '1 minute';
 
 CREATE TABLE eai.workloads (
     workload_id text NOT NULL,
@@ -90,8 +88,12 @@ CREATE TABLE eai.deployments (
     namespace text,
     pod_pattern text,
     model text,
-    CONSTRAINT deployments_key UNIQUE NULLS NOT DISTINCT (cluster, deployment_id),
-    CONSTRAINT deployments_mode CHECK (mode IN ('dedicated', 'shared'))
+    valid_from timestamptz,
+    valid_to timestamptz,
+    in_force_from timestamptz,
+    CONSTRAINT deployments_key UNIQUE NULLS NOT DISTINCT (cluster, deployment_id, valid_from),
+    CONSTRAINT deployments_mode CHECK (mode IN ('dedicated', 'shared')),
+    CONSTRAINT deployments_valid_to CHECK (valid_to >= valid_from)
 );
 COMMENT ON TABLE eai.deployments IS 'One deployment.';
 COMMENT ON COLUMN eai.deployments.cluster IS 'cluster; null is the default one, the first of FINOPS_PROMETHEUS_URLS';
@@ -101,6 +103,10 @@ COMMENT ON COLUMN eai.deployments.owner_tenant_id IS 'tenant that owns it';
 COMMENT ON COLUMN eai.deployments.namespace IS 'namespace of its pods (A18)';
 COMMENT ON COLUMN eai.deployments.pod_pattern IS 'glob of its pod names (A18)';
 COMMENT ON COLUMN eai.deployments.model IS 'model that it serves';
+COMMENT ON COLUMN eai.deployments.valid_from IS 'it counts for hours that begin from then on; null is always (UTC)';
+COMMENT ON COLUMN eai.deployments.valid_to IS 'and before then; null is still there (UTC)';
+COMMENT ON COLUMN eai.deployments.in_force_from IS
+    'set by the database: what the row says counts from then on, what it said before is in deployments_before (UTC)';
 
 CREATE TABLE eai.allocation_policies (
     id text PRIMARY KEY,
@@ -159,6 +165,7 @@ CREATE TABLE eai.deployment_storage (
     size_gb numeric NOT NULL,
     valid_from timestamptz NOT NULL,
     valid_to timestamptz,
+    in_force_from timestamptz,
     CONSTRAINT deployment_storage_size CHECK (size_gb >= 0 AND size_gb < 'Infinity'),
     CONSTRAINT deployment_storage_valid_to CHECK (valid_to >= valid_from)
 );
@@ -169,6 +176,9 @@ COMMENT ON COLUMN eai.deployment_storage.deployment_id IS 'deployment that holds
 COMMENT ON COLUMN eai.deployment_storage.size_gb IS 'size in GB (2^30 bytes)';
 COMMENT ON COLUMN eai.deployment_storage.valid_from IS 'held from (UTC)';
 COMMENT ON COLUMN eai.deployment_storage.valid_to IS 'held until, exclusive; null is still held (UTC)';
+COMMENT ON COLUMN eai.deployment_storage.in_force_from IS
+    'set by the database: what the row says counts from then on, what it said before is in '
+    'deployment_storage_before (UTC)';
 
 CREATE TABLE eai.gpu_inventory (
     cluster text,
@@ -177,6 +187,7 @@ CREATE TABLE eai.gpu_inventory (
     model text NOT NULL,
     valid_from timestamptz NOT NULL,
     valid_to timestamptz,
+    in_force_from timestamptz,
     CONSTRAINT gpu_inventory_valid_to CHECK (valid_to >= valid_from)
 );
 COMMENT ON TABLE eai.gpu_inventory IS 'One device over a span of time (A21).';
@@ -187,6 +198,9 @@ COMMENT ON COLUMN eai.gpu_inventory.gpu_uuid IS 'uuid, or uuid/instance';
 COMMENT ON COLUMN eai.gpu_inventory.model IS 'DCGM''s or the platform''s name of the model';
 COMMENT ON COLUMN eai.gpu_inventory.valid_from IS 'present from (UTC)';
 COMMENT ON COLUMN eai.gpu_inventory.valid_to IS 'present until, exclusive; null is still there (UTC)';
+COMMENT ON COLUMN eai.gpu_inventory.in_force_from IS
+    'set by the database: what the row says counts from then on, what it said before is in '
+    'gpu_inventory_before (UTC)';
 
 CREATE TABLE eai.providers (
     id text PRIMARY KEY,

@@ -121,6 +121,7 @@ COMMENT ON COLUMN eai.gpu_usage.measured_seconds IS 'device time measured, in se
 COMMENT ON COLUMN eai.gpu_usage.estimated_seconds IS 'device time estimated, in seconds (A15)';
 COMMENT ON COLUMN eai.gpu_usage.missing_seconds IS 'device time missing, in seconds (A15)';
 COMMENT ON COLUMN eai.gpu_usage.methods IS 'estimation rungs with their seconds, sorted, joined by ;';
+CREATE INDEX gpu_usage_pods ON eai.gpu_usage (workload_id, hour) WHERE basis = 'samples';
 CREATE INDEX gpu_usage_tenant ON eai.gpu_usage (tenant_id, hour);
 
 CREATE TABLE eai.gpu_idle (
@@ -254,18 +255,6 @@ COMMENT ON COLUMN eai.hour_runs.unpriced IS 'allocation rows without a policy (A
 COMMENT ON COLUMN eai.hour_runs.quarantined IS 'inputs set aside';
 COMMENT ON COLUMN eai.hour_runs.input_fingerprint IS 'digest of the inputs; another one means: compute again';
 COMMENT ON COLUMN eai.hour_runs.run_id IS 'run that published it';
-
-CREATE TABLE eai.hour_reads (
-    cluster text NOT NULL,
-    hour timestamptz NOT NULL,
-    read_at timestamptz NOT NULL,
-    PRIMARY KEY (cluster, hour)
-);
-COMMENT ON TABLE eai.hour_reads IS 'Up to when an hour''s result knows what the platform recorded.';
-COMMENT ON COLUMN eai.hour_reads.cluster IS 'cluster that the row belongs to';
-COMMENT ON COLUMN eai.hour_reads.hour IS 'start of the accounting hour (A1) (UTC)';
-COMMENT ON COLUMN eai.hour_reads.read_at IS
-    'when the platform''s records of the hour were last read; later ones do not count in it yet (UTC)';
 
 CREATE TABLE eai.gpu_statements (
     period text PRIMARY KEY,
