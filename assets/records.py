@@ -75,7 +75,7 @@ class Reading:
         read = self.source.records(cluster, hours, known, self.rules.billable_states)
         count = 0
         events, _ = first_arrivals(read["workload_events"])
-        tokens, bad_tokens = clean_tokens(read["token_usage"], now)
+        tokens, bad_tokens = clean_tokens(read["token_usage"], read["deployments"], now)
         bad_events = running_intervals(read["workload_events"], now, self.rules).quarantine
         for hour in hours:
             begin, end = self.source.set_aside_in(hour, run)

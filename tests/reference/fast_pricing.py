@@ -55,8 +55,8 @@ def flag_of(usage: Row) -> str:
 def price_site(site: Site, hours: list[int], now: int) -> Priced:
     """Every hour of one cluster by the pipeline."""
     records = site.records
-    tokens, quarantine = clean_tokens(table_of(records.tokens, lake.TOKEN_USAGE), now)
     deployments = table_of(records.deployments, lake.DEPLOYMENTS)
+    tokens, quarantine = clean_tokens(table_of(records.tokens, lake.TOKEN_USAGE), deployments, now)
     weighed = [
         row | {"token_weights": None if row["token_weights"] is None else json.dumps(row["token_weights"])}
         for row in records.policies

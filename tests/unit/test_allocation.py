@@ -155,7 +155,7 @@ def test_case(case: str) -> None:
     expected = read_csv(folder / "expected/allocation.csv", lake.GPU_COST_ALLOCATION)
     deployments = read_csv(folder / "deployments.csv", lake.DEPLOYMENTS)
     storage = read_csv(folder / "deployment_storage.csv", lake.DEPLOYMENT_STORAGE)
-    tokens, quarantine = clean_tokens(read_csv(folder / "token_usage.csv", lake.TOKEN_USAGE), now)
+    tokens, quarantine = clean_tokens(read_csv(folder / "token_usage.csv", lake.TOKEN_USAGE), deployments, now)
     book = PolicyBook.parse(
         policies_of(json.loads((folder / "allocation_policies.json").read_text())), bundle.get("models", {})
     )
@@ -489,7 +489,9 @@ def test_mode_must_be_known() -> None:
 
 
 def cleaned(*rows: dict[str, Any]) -> tuple[list[int], list[tuple[Any, ...]]]:
-    clean, quarantine = clean_tokens(table_of(rows, lake.TOKEN_USAGE), H10 + HOUR_MS)
+    clean, quarantine = clean_tokens(
+        table_of(rows, lake.TOKEN_USAGE), table_of(SHARED, lake.DEPLOYMENTS), H10 + HOUR_MS
+    )
     return [count for (count,) in rows_of(clean, "input_tokens")], list(rows_of(quarantine, "key", "reason"))
 
 
