@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from finops_pipeline.accounting.config import AccountingConfig
-from finops_pipeline.accounting.exact import AccountingError, instant_of
+from finops_pipeline.accounting.exact import AccountingError, hour_text, instant_of, rows_of
 from finops_pipeline.accounting.hour import account_hour
 from finops_pipeline.accounting.usage.storage import storage_usage
 from finops_pipeline.accounting.usage.workload_hours import HourUsage
@@ -21,6 +21,9 @@ from finops_pipeline.resources.site import Watch
 from finops_pipeline.resources.source import Source
 
 CHECK = "fleet_identity"
+PRICED_ONCE = "priced_once"
+LISTED = 20
+"""so many hours and models a check lists"""
 
 
 @dg.asset(
@@ -36,7 +39,13 @@ CHECK = "fleet_identity"
             blocking=True,
             description="Visible device time is held, stale, unattributed, idle or without data; "
             "allocated time is matched or unmatched (A21).",
-        )
+        ),
+        dg.AssetCheckSpec(
+            PRICED_ONCE,
+            asset="gpu_usage",
+            description="No more GPU-seconds are priced than visible devices give (A36). The hours are published, and "
+            "their month cannot become final.",
+        ),
     ],
 )
 def gpu_usage(
@@ -47,19 +56,21 @@ def gpu_usage(
     rules: dg.ResourceParam[AccountingConfig],
     watch: dg.ResourceParam[Watch],
 ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
-    """One row per workload, hour and model: allocated, active and memory seconds, energy, and how well known."""
+    """One row per workload, hour, model, tenant and deployment: allocated, active and memory seconds, energy, and how well known."""
     seconds = energy = Decimal(0)
     rows = 0
+    excess: dict[str, float] = {}
     with stage_of(context, source, watch) as stage:
         stage.begin(ledger)
         try:
-            for usage in stage.each(
-                lambda cluster, hour: use(lake, ledger, rules, cluster, hour, source.now_ms()).usage,
-                line=lambda usage: f"{len(usage)} rows of usage",
+            for found in stage.each(
+                lambda cluster, hour: use(lake, ledger, rules, cluster, hour, source.now_ms()),
+                line=lambda found: f"{len(found.usage)} rows of usage",
             ):
-                rows += len(usage)
-                seconds += pc.sum(usage["gpu_seconds"]).as_py() or 0
-                energy += pc.sum(usage["energy_wh"]).as_py() or 0
+                rows += len(found.usage)
+                seconds += pc.sum(found.usage["gpu_seconds"]).as_py() or 0
+                energy += pc.sum(found.usage["energy_wh"]).as_py() or 0
+                excess |= priced_twice(found.fleet)
         except AccountingError as error:
             yield dg.AssetCheckResult(passed=False, check_name=CHECK, metadata={"error": str(error)})
             raise
@@ -70,8 +81,26 @@ def gpu_usage(
             "gpu_hours": gpu_hours(seconds),
             "energy_kwh": round(float(energy) / 1000, 3),
         },
-        check_results=[dg.AssetCheckResult(passed=True, check_name=CHECK)],
+        check_results=[
+            dg.AssetCheckResult(passed=True, check_name=CHECK),
+            dg.AssetCheckResult(
+                passed=not excess,
+                check_name=PRICED_ONCE,
+                severity=dg.AssetCheckSeverity.ERROR,
+                metadata=dict(sorted(excess.items())[:LISTED]) | {"hours and models": len(excess)},
+            ),
+        ],
     )
+
+
+def priced_twice(fleet: pa.Table) -> dict[str, float]:
+    """GPU-seconds that are priced beyond those of visible devices (A36), by hour, cluster and model (FLEET_HOURS)."""
+    over = fleet.filter(pc.greater(fleet["priced"], fleet["visible_gpu"]))
+    columns = rows_of(over, "hour", "cluster", "gpu_model", "priced", "visible_gpu")
+    return {
+        f"{hour_text(hour)} {cluster} {model}": float(priced - visible)
+        for hour, cluster, model, priced, visible in columns
+    }
 
 
 def use(lake: Lake, ledger: Database, rules: AccountingConfig, cluster: str, hour: int, now_ms: int) -> HourUsage:
@@ -80,7 +109,7 @@ def use(lake: Lake, ledger: Database, rules: AccountingConfig, cluster: str, hou
     found = account_hour(cluster, hour, stored(lake, cluster, hour), records, now_ms, rules)
     disks = lake.require("deployment_storage", cluster, hour)
     usage = pa.concat_tables([found.usage, storage_usage(hour, cluster, disks, records["deployments"])])
-    usage = usage.sort_by([("workload_id", "ascending"), ("gpu_model", "ascending")])
+    usage = usage.sort_by([(name, "ascending") for name in ("workload_id", "gpu_model", "deployment_id", "tenant_id")])
     tables = {"gpu_usage": usage, "gpu_idle": found.idle, "fleet_hours": found.fleet}
     for table, rows in tables.items():
         lake.write(table, cluster, hour, rows)

@@ -65,6 +65,7 @@ DCGM_SUMMARY = pa.schema(
         instant("last_at", "last instant with a sample", False),
         text("first_labels", "workload labels then, joined by U+001F", False),
         text("last_labels", "workload labels then, joined by U+001F", False),
+        instant("node_next_at", "first instant after `last_at` of another device of its node (A21); null if none"),
         column("together", pa.list_(pa.string()), "devices of the board read at a same instant (A21)", "", False),
         column("run_first", pa.list_(pa.int32()), "first window of each stretch of measured windows", "window", False),
         column("run_last", pa.list_(pa.int32()), "last window of each stretch", "window", False),
@@ -72,7 +73,11 @@ DCGM_SUMMARY = pa.schema(
     ]
     + [
         field
-        for name, doc in (("model", "modelName as read"), ("profile", "MIG profile as read"))
+        for name, doc in (
+            ("model", "modelName as read"),
+            ("profile", "MIG profile as read"),
+            ("node", "node as read (A8)"),
+        )
         for field in (
             column(f"{name}_text", pa.list_(pa.string()), f"{doc}, of each stretch of time that shows one (A7)"),
             column(f"{name}_first", pa.list_(INSTANT), "first instant of each stretch", "UTC, milliseconds"),
@@ -244,6 +249,8 @@ GPU_HOLDINGS = pa.schema(
         text("gpu_uuid", "board", False),
         text("gpu_model", "platform's name of its model", False),
         text("workload_id", "workload, namespace/pod of a pod without events (A18), or idle:<model> for nobody", False),
+        text("tenant_id", "tenant of the running interval (A4); null without one"),
+        text("deployment_id", "deployment of the running interval, or its workload; null without one"),
         text("basis", "lifecycle, samples or idle", False),
         instant("first_at", "when it first had a part of the board in the hour", False),
         instant("last_at", "when it last had one, exclusive", False),
@@ -265,7 +272,7 @@ GPU_HOLDINGS = pa.schema(
         column(f"{name}_ms", pa.int64(), f"device time that used the rung {name} (A13)", "ms", False)
         for name in ("counter", "linear", "profile", "held", "modelled")
     ],
-    metadata={"grain": "what one holder, or nobody, had and used of one board in an hour (A17-A20, A28)"},
+    metadata={"grain": "what one holder, or nobody, had and used of one board in an hour (A4, A17-A20, A28)"},
 )
 
 GPU_MATCHES = pa.schema(
@@ -289,6 +296,16 @@ FLEET_STATES = pa.schema(
             ("idle", "read, and nobody's"),
             ("no_data", "silent, and nobody's"),
         )
+    ]
+    + [
+        column(
+            "visible_gpu",
+            pa.int64(),
+            "what the visible devices give, each board up to a whole ms (A36)",
+            "GPU-ms",
+            False,
+        ),
+        column("nodes", pa.list_(pa.string()), "nodes that have a visible device (A36)", "", False),
     ],
     metadata={"grain": "the states of one model's devices in an hour (A17, A21)"},
 )
@@ -317,7 +334,7 @@ GPU_USAGE = pa.schema(
         text("gpu_model", "model; placed_class where no device was visible; null for storage"),
         text("tenant_id", "the event's tenant, else the deployment's owner; null when unattributed"),
         text("deployment_id", "deployment (A18, A23)", False),
-        text("placed_class", "class of the hour's last interval (A6)"),
+        text("placed_class", "class of the row's last interval in the hour (A6)"),
         text("basis", "lifecycle, samples or storage", False),
         column("gpu_seconds", SECONDS, "allocated time (A4, A18)", "GPU-s"),
         column("gpu_active_seconds", SECONDS, "utilization x seconds (A20)", "GPU-s"),
@@ -326,9 +343,12 @@ GPU_USAGE = pa.schema(
         column("measured_seconds", SECONDS, "device time measured (A15)", "s"),
         column("estimated_seconds", SECONDS, "device time estimated (A15)", "s"),
         column("missing_seconds", SECONDS, "device time missing (A15)", "s"),
+        column(
+            "estimated", pa.bool_(), "true unless all of it was measured, also below a millisecond (A15)", "", False
+        ),
         text("methods", "estimation rungs with their seconds, sorted, joined by ;", False),
     ],
-    metadata={"grain": "a workload's hour on one model (A20)"},
+    metadata={"grain": "a workload's hour on one model for one tenant and deployment (A4, A20)"},
 )
 
 GPU_IDLE = pa.schema(
@@ -358,6 +378,8 @@ FLEET_HOURS = pa.schema(
             ("lifecycle", "allocated by lifecycle events", "GPU-s"),
             ("matched", "of that, on a visible device", "GPU-s"),
             ("unmatched", "of that, without one", "GPU-s"),
+            ("visible_gpu", "what the visible devices give, each board rounded up (A36)", "GPU-s"),
+            ("priced", "of rows and the idle line, on visible devices: at most `visible_gpu` (A36)", "GPU-s"),
         )
     ],
     metadata={"grain": "the fleet identity of one hour and model (A21)"},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from fractions import Fraction
@@ -117,14 +117,15 @@ class Split:
     """The shares of one split (A29): the same for every unit and for the cost of a row.
 
     `share_ids` are those with a weight above zero, in the order in which equal remainders are served.
+    Several parts may have one share id (`share_of` tells that of a key); equal remainders among them go in order of key.
     Raises `AccountingError` on a negative weight or when the weights sum to zero.
     """
 
-    def __init__(self, weights: Mapping[str, Fraction | int], hour: str) -> None:
+    def __init__(self, weights: Mapping[str, Fraction | int], hour: str, share_of: Callable[[str], str] = str) -> None:
         if any(weight < 0 for weight in weights.values()):
             raise AccountingError(f"a split of {hour} has a negative weight: {_listed(weights)} (A29)")
         self.share_ids = sorted(
-            (key for key, weight in weights.items() if weight), key=lambda key: tie_break(key, hour)
+            (key for key, weight in weights.items() if weight), key=lambda key: (tie_break(share_of(key), hour), key)
         )
         if not self.share_ids:
             raise AccountingError(f"the weights of a split of {hour} sum to zero: {_listed(weights)} (A29)")
@@ -149,9 +150,11 @@ class Split:
         return [sign * part for part in parts]
 
 
-def largest_remainder(total: int, weights: Mapping[str, Fraction | int], hour: str) -> dict[str, int]:
+def largest_remainder(
+    total: int, weights: Mapping[str, Fraction | int], hour: str, share_of: Callable[[str], str] = str
+) -> dict[str, int]:
     """Split `total` integer units over share ids by weight (A29): see `Split`. A weight of zero has no entry."""
-    split = Split(weights, hour)
+    split = Split(weights, hour, share_of)
     return dict(zip(split.share_ids, split.parts(total), strict=True))
 
 

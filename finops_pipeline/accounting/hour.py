@@ -20,11 +20,11 @@ from finops_pipeline.accounting.findings.search import findings_table
 from finops_pipeline.accounting.holding.deployments import pod_owners
 from finops_pipeline.accounting.holding.holders import hold
 from finops_pipeline.accounting.holding.lifecycle import Intervals, running_intervals
-from finops_pipeline.accounting.holding.view import Instants
-from finops_pipeline.accounting.telemetry.cards import Slices, slices_in_windows
+from finops_pipeline.accounting.holding.view import Instants, gap_windows
+from finops_pipeline.accounting.telemetry.cards import slices_in_windows
 from finops_pipeline.accounting.telemetry.readings import like_exporters, read_hour
-from finops_pipeline.accounting.telemetry.summaries import Timeline, lay_together, summarise
-from finops_pipeline.accounting.telemetry.visibility import Presence, presence, visible_windows
+from finops_pipeline.accounting.telemetry.summaries import lay_together, summarise
+from finops_pipeline.accounting.telemetry.visibility import presence, seen_windows
 from finops_pipeline.accounting.usage.pieces import hour_pieces, places
 from finops_pipeline.accounting.usage.samples import samples_table
 from finops_pipeline.accounting.usage.shares import fleet_states, holdings_table, matches_table
@@ -81,21 +81,25 @@ def sample_hour(
     device = places(hour.devices.key, timeline.devices.key)[hour.instant_device]
     instants = Instants(device, hour.instant_at, hour.instant_set)
     seen = presence(device, hour.instant_at, timeline, config)
-    slices = _slices(timeline, seen, inventory, config)
-    holding = hold(timeline, instants, intervals, seen.replaced, config)
-    found = hour_pieces(hour, timeline, seen, holding, inventory, config)
+    sight = seen_windows(seen, gap_windows(timeline, config.windows), timeline, inventory, config)
+    slices = slices_in_windows(
+        timeline.profile, timeline.card, timeline.board, timeline.devices.instance == "", sight.visible
+    )
+    holding = hold(timeline, instants, intervals, seen.replaced, slices, config)
+    found = hour_pieces(hour, timeline, sight.visible, holding, config)
     owners = pod_owners(holding.pods, records["deployments"])
     matches = matches_table(holding, timeline)
-    scene = Scene(hour, timeline, holding, found, slices, intervals, owners, config)
+    scene = Scene(hour, timeline, holding, found, slices, intervals, owners, sight.gone, config)
+    unread = not len(hour.instant_at) and len(holding.intervals) > 0
     return HourSamples(
         samples=samples_table(cluster, timeline, holding, found, owners, config),
         holdings=holdings_table(hour, timeline, holding, found, slices, config),
         matches=matches,
-        states=fleet_states(timeline, holding, found, owners, config),
+        states=fleet_states(hour, timeline, holding, found, owners, slices, inventory, config),
         rejected=hour.rejected,
         facts=pa.table(
             {
-                "provisional": [found.provisional and now_ms < start + HOUR_MS + REACH_HOURS * HOUR_MS],
+                "provisional": [(found.provisional or unread) and now_ms < start + HOUR_MS + REACH_HOURS * HOUR_MS],
                 "devices": [len(timeline.devices)],
                 "readings": [sum(len(readings.at) for readings in hour.values.values())],
                 "rejected": [hour.rejections],
@@ -113,13 +117,6 @@ def _spellings(intervals: Intervals, inventory: pa.Table, start: int, config: Ac
     window = -(-np.maximum(begin, start) // config.window_ms) * config.window_ms
     listed = texts(inventory["model"])[window < np.minimum(end, start + HOUR_MS)]
     return frozenset(name for name in (*running.placed_class.tolist(), *listed.tolist()) if name)
-
-
-def _slices(timeline: Timeline, seen: Presence, inventory: pa.Table, config: AccountingConfig) -> Slices:
-    """MIG slices in every window; the others of an instance are those that are visible apart from being held (A19)."""
-    nobody = np.zeros((len(timeline.devices), config.windows), dtype=bool)
-    apart = visible_windows(seen, timeline, nobody, inventory, config)
-    return slices_in_windows(timeline.profile, timeline.card, timeline.board, timeline.devices.instance == "", apart)
 
 
 def account_hour(

@@ -35,7 +35,7 @@ from finops_pipeline.settings import Settings
 
 CREDIT = "credit:"
 WIDTH = 120
-_KEY = ("cluster", "period_start", "workload_id", "gpu_model", "tenant_id", "usage_type")
+_KEY = ("cluster", "period_start", "workload_id", "gpu_model", "deployment_id", "tenant_id", "usage_type")
 _EVENTS = (
     "SELECT e.event_id, e.cluster, e.period_start, e.workload_id, e.gpu_model, e.tenant_id::text AS tenant_id,"
     " e.usage_type, e.document, e.content_sha256, e.booked_at, c.period AS listed_in"
@@ -113,19 +113,22 @@ def _explained(sources: Sources, connection: Connection, events: Iterable[Explan
     hours: dict[tuple[str, datetime], HourEvidence] = {}
     explained = []
     for key in keys:
-        cluster, at, workload_id, gpu_model, tenant_id, usage_type = key
+        cluster, at, workload_id, gpu_model, deployment_id, tenant_id, usage_type = key
         revisions = _events(
             sources, connection, " AND ".join(f"e.{name} IS NOT DISTINCT FROM %s" for name in _KEY), key
         )
         booked = _booked(revisions)
         named = {"cluster": cluster, "hour": hour_text(ms_of(at)), "workload_id": workload_id, "gpu_model": gpu_model}
-        entry: Explanation = {"key": named | {"tenant_id": tenant_id, "usage_type": usage_type}, "booked": booked}
+        named |= {"deployment_id": deployment_id, "tenant_id": tenant_id, "usage_type": usage_type}
+        entry: Explanation = {"key": named, "booked": booked}
         if workload_id.startswith(CREDIT):
             entry["credit"] = _credit(sources.database, connection, workload_id.removeprefix(CREDIT))
         else:
             if (cluster, at) not in hours:
                 hours[cluster, at] = _evidence(sources, cluster, ms_of(at))
-            entry |= hours[cluster, at].of(workload_id, gpu_model, tenant_id, usage_type) or {"part": None}
+            entry |= hours[cluster, at].of(workload_id, gpu_model, deployment_id, tenant_id, usage_type) or {
+                "part": None
+            }
             entry["part_is_what_is_booked"] = _same(entry["part"], booked)
         explained.append(entry)
     return explained

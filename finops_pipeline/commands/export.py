@@ -22,13 +22,11 @@ from finops_pipeline.resources.postgres.published import read_statement
 from finops_pipeline.resources.site import Site
 
 TABLES = {
-    "gpu_usage.csv": ("gpu_usage", GPU_USAGE),
-    "allocation.csv": ("gpu_cost_allocation", GPU_COST_ALLOCATION),
-    "fleet.csv": ("fleet_hours", FLEET_HOURS),
+    "gpu_usage.csv": ("gpu_usage", GPU_USAGE, ("estimated",)),
+    "allocation.csv": ("gpu_cost_allocation", GPU_COST_ALLOCATION, ("storage_gb_hours",)),
+    "fleet.csv": ("fleet_hours", FLEET_HOURS, ("visible_gpu", "priced")),
 }
-"""Each file, its table and the table's columns, which begin with its key."""
-UNPUBLISHED = ("storage_gb_hours",)
-"""Columns that the files of bundles.md do not have; the usage events carry them."""
+"""Each file, its table, the table's columns, which begin with its key, and those that bundles.md does not have."""
 OFFLINE: Mapping[str, str] = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
 COPY = (
     "COPY (SELECT * FROM rows ORDER BY ALL NULLS FIRST)"
@@ -52,21 +50,21 @@ def export(
     """Write the files of the hours of `[first, past)` into `out`; each appears complete or not at all."""
     out.mkdir(parents=True, exist_ok=True)
     hours = range(ms_of(first), ms_of(past), HOUR_MS)
-    for name, (table, schema) in TABLES.items():
+    for name, (table, schema, unpublished) in TABLES.items():
         rows = [site.lake.require(table, cluster, hour) for cluster in sorted(site.source.clusters) for hour in hours]
-        write_csv(pa.concat_tables([schema.empty_table(), *rows]), out / name)
+        write_csv(pa.concat_tables([schema.empty_table(), *rows]), out / name, unpublished)
     aside = [site.lake.set_aside(cluster, hour) for cluster in sorted(site.source.clusters) for hour in hours]
     write_csv(_once(pa.concat_tables([QUARANTINE.empty_table(), *aside])), out / "quarantine.csv")
     _write(out / "gpu_allocation.json", statement_json([read_statement(site.database, month) for month in months]))
     _write(out / "usage_events.jsonl", "".join(f"{document}\n" for document in booked))
 
 
-def write_csv(table: pa.Table, path: Path) -> None:
+def write_csv(table: pa.Table, path: Path, unpublished: Sequence[str] = ()) -> None:
     """CSV with a header, rows in the order of their columns, empty for null, RFC 3339 times, line feeds.
 
-    UsageError if it cannot be written.
+    `unpublished` columns are left out. UsageError if it cannot be written.
     """
-    rows = _blank_as_null(table.drop_columns([name for name in UNPUBLISHED if name in table.schema.names]))
+    rows = _blank_as_null(table.drop_columns([*unpublished]))
     temporary = _beside(path)
     with duckdb.connect(config=dict(OFFLINE)) as connection:
         connection.execute("SET TimeZone = 'UTC'")

@@ -28,7 +28,7 @@ def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databases]:
 
 
 def test_there_are_cases() -> None:
-    assert len(CASES) >= 24
+    assert len(CASES) >= 28
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from decimal import Decimal
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from finops_pipeline.accounting.config import AccountingConfig, CardLimit
 from finops_pipeline.accounting.holding.lifecycle import running_intervals
 from finops_pipeline.accounting.hour import account_hour, sample_hour
-from finops_pipeline.accounting.telemetry.readings import read_hour
+from finops_pipeline.accounting.telemetry.readings import like_exporters, read_hour
 from finops_pipeline.accounting.telemetry.summaries import summarise
 from finops_pipeline.contracts.lake import DCGM_SERIES, DEPLOYMENTS, GPU_INVENTORY, WORKLOAD_EVENTS
 
 from .reference import DAY, HOUR, Event, Hour, Sample
 
 if TYPE_CHECKING:
-    from fractions import Fraction
-
     from .fleets import Fleet
 
 CLUSTER = "dc1"
@@ -98,6 +98,8 @@ def records_of(fleet: Fleet) -> dict[str, pa.Table]:
                     "owner_tenant_id": d.owner_tenant_id,
                     "namespace": d.namespace,
                     "pod_pattern": d.pod_pattern,
+                    "valid_from": d.start,
+                    "valid_to": d.end,
                 }
                 for d in fleet.deployments
             ],
@@ -105,7 +107,14 @@ def records_of(fleet: Fleet) -> dict[str, pa.Table]:
         ),
         "gpu_inventory": pa.Table.from_pylist(
             [
-                {"node": "n", "gpu_uuid": e.gpu_uuid, "model": e.model, "valid_from": e.start, "valid_to": e.end}
+                {
+                    "cluster": CLUSTER,
+                    "node": e.node or "n",
+                    "gpu_uuid": e.gpu_uuid,
+                    "model": e.model,
+                    "valid_from": e.start,
+                    "valid_to": e.end,
+                }
                 for e in fleet.inventory
             ],
             schema=GPU_INVENTORY,
@@ -120,13 +129,18 @@ def rows_of(table: pa.Table) -> list[dict[str, Any]]:
     return rows
 
 
+def key_of(row: dict[str, Any]) -> tuple[str, str, str, str]:
+    return row["workload_id"], row["gpu_model"], row["tenant_id"] or "", row["deployment_id"]
+
+
 def account_fleet(fleet: Fleet, series: dict[int, pa.Table] | None = None) -> list[Hour]:
     """Every hour of a fleet by the pipeline; quarantined events are told in the first."""
     config, records = config_of(fleet), records_of(fleet)
     tables = series_of(fleet.samples) if series is None else series
-    summaries = {hour: summarise(read_hour(table, hour, config), config) for hour, table in tables.items()}
+    intervals = running_intervals(records["workload_events"], fleet.now, config)
+    pods, events = like_exporters(intervals.known_labels, config), intervals.quarantine
+    summaries = {hour: summarise(read_hour(table, hour, config, pods), config) for hour, table in tables.items()}
     hours = []
-    events = running_intervals(records["workload_events"], fleet.now, config).quarantine
     for start in fleet.hours:
         near = {hour: table for hour, table in summaries.items() if start - DAY <= hour <= start + DAY}
         own = tables.get(start, DCGM_SERIES.empty_table())
@@ -137,5 +151,11 @@ def account_fleet(fleet: Fleet, series: dict[int, pa.Table] | None = None) -> li
             for table in (events, sampled.rejected)
             for row in table.to_pylist()
         }
-        hours.append(Hour(rows_of(found.usage), rows_of(found.fleet), rows_of(found.idle), quarantine))
+        flagged = {key_of(row) for row in rows_of(found.usage) if row["estimated"]}
+        usage = rows_of(found.usage.drop_columns(["estimated"]))
+        fleet_rows = rows_of(found.fleet.drop_columns(["visible_gpu", "priced"]))
+        over = found.fleet.filter(pc.greater(found.fleet["priced"], found.fleet["visible_gpu"]))
+        excess = {row["gpu_model"]: Fraction(row["priced"] - row["visible_gpu"]) * 1000 for row in over.to_pylist()}
+        idle = rows_of(found.idle)
+        hours.append(Hour(usage, fleet_rows, idle, quarantine, estimated=flagged, overpriced=excess))
     return hours

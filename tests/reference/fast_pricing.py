@@ -46,6 +46,12 @@ def table_of(rows: Iterable[Row], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_pylist([{f.name: typed(row.get(f.name), f.type) for f in schema} for row in rows], schema)
 
 
+def flag_of(usage: Row) -> str:
+    """Whether a usage row is not all measured (A15)."""
+    seconds = (usage.get(name) or 0 for name in ("estimated_seconds", "missing_seconds"))
+    return "true" if any(Decimal(value) for value in seconds) else "false"
+
+
 def price_site(site: Site, hours: list[int], now: int) -> Priced:
     """Every hour of one cluster by the pipeline."""
     records = site.records
@@ -63,7 +69,7 @@ def price_site(site: Site, hours: list[int], now: int) -> Priced:
         [
             PaidHour(
                 hour,
-                usage=table_of(usage[hour], lake.GPU_USAGE),
+                usage=table_of([{"estimated": flag_of(row), **row} for row in usage[hour]], lake.GPU_USAGE),
                 idle=table_of(idle[hour], lake.GPU_IDLE),
                 storage=table_of(records.storage, lake.DEPLOYMENT_STORAGE),
                 tokens=tokens,

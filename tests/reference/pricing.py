@@ -11,25 +11,28 @@ AMBIGUITIES (the text allows more than one reading; the choice taken here)
 
 1.  A5: the first arrival of an id is the one that later ones are compared with, also where it is itself quarantined;
     content is compared after the door (values and milliseconds, not their spelling). A copy is reported once, with the
-    original; an event that is both `future` and `negative` is `future`.
-2.  A23: "exact" is a pattern without `*`, `?` and `[`, where the literal prefix of a glob ends; `job[1]` is a glob that
+    original; an event has the first reason that fits of `future`, `negative` and `deployment`.
+2.  A5: a deployment is unknown to a token event where no row of it counts for the hour that the event is in.
+3.  A22: a price that is not given is that of the policy which would price the same row without this one, each price by
+    itself, and again without that one if it has none either. One in another currency, or none, is no price: the policy
+    is refused, which here is an error. `idle_policy` and `token_weights` are not prices: not given, they are the defaults.
+4.  A23: "exact" is a pattern without `*`, `?` and `[`, where the literal prefix of a glob ends; `job[1]` is a glob that
     does not match the deployment `job[1]`. The highest id is the last one in the order of its characters.
-3.  A22, A23: a policy is in force in an hour if it is at the hour's start. A retired one is in force in no hour.
-4.  A24: "the row is flagged" is `estimated`, and the unit meant is one that has a term: `energy_wh` (case 24 has an idle
+5.  A22, A23: a policy is in force in an hour if it is at the hour's start. A retired one is in force in no hour.
+6.  A24: "the row is flagged" is `estimated`, and the unit meant is one that has a term: `energy_wh` (case 24 has an idle
     line without memory that is not flagged). A storage row has no units to miss.
-5.  A24: a deployment's disks of an hour are one row, rounded once. A disk of a deployment that nobody knows is the
-    platform's: it has no event whose tenant could pay.
-6.  A26, A27: an unpriced row of a shared deployment is split with the defaults: weights of 1, `idle_policy` owner.
-7.  A27: "their gpu_seconds of that hour" are those of `gpu_local` rows of the same cluster.
-8.  A30: where an item's latest priced hour has several policies, the highest id is named (bundles.md).
-9.  bundles.md: items and totals are ordered by tenant, deployment and currency, null before any currency.
+7.  A24: a deployment's disks of an hour are one row, rounded once.
+8.  A26, A27: an unpriced row of a shared deployment is split with the defaults: weights of 1, `idle_policy` owner.
+9.  A27: "their gpu_seconds of that hour" are those of `gpu_local` rows of the same cluster.
+10. A36: rows that end with one key are added after each was priced and split: units, amounts, and the flag of either.
+11. bundles.md: items and totals are ordered by tenant, deployment and currency, null before any currency.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -37,11 +40,14 @@ from fnmatch import fnmatchcase
 from fractions import Fraction
 from typing import Any
 
+from . import names
+
 Row = dict[str, Any]
 
 HOUR = 3_600_000
 DAY = 24 * HOUR
 PLACES = {"gpu_seconds": 3, "gpu_memory_gb_seconds": 3, "energy_wh": 6}
+PRICES = ("gpu_hourly_cost", "overhead_pct", "energy_kwh_price", "pue", "storage_gb_month_price")
 AMOUNT_PLACES = 9
 AMOUNT_SCALE: int = 10**AMOUNT_PLACES
 MINOR_UNITS = {"EUR": 2, "USD": 2, "CHF": 2, "JPY": 0, "KWD": 3, "CLF": 4}
@@ -86,10 +92,18 @@ def published(units: int | None, places: int) -> str | None:
     return None if units is None else f"{Decimal(units).scaleb(-places):.{places}f}"
 
 
-def tokens_that_count(tokens: list[Row], now: int) -> tuple[list[Row], set[tuple[str, str, str]]]:
-    """A5: the token events that count, in order of arrival, and (source, key, reason) of the others."""
+def in_force(row: Row, hour: int) -> bool:
+    """Section 2: a deployments row counts for the hours that begin in [valid_from, valid_to)."""
+    start, end = row.get("valid_from"), row.get("valid_to")
+    return (start is None or milliseconds(start) <= hour) and (end is None or hour < milliseconds(end))
+
+
+def tokens_that_count(
+    tokens: list[Row], now: int, deployments: list[Row]
+) -> tuple[list[Row], Counter[tuple[str, str, str]]]:
+    """A5: the token events that count, in order of arrival, and how often (source, key, reason) of the others."""
     first: dict[str, Row] = {}
-    quarantine = set()
+    quarantine: Counter[tuple[str, str, str]] = Counter()
     for event in tokens:
         content = {
             "occurred_at": milliseconds(event["occurred_at"]),
@@ -102,13 +116,17 @@ def tokens_that_count(tokens: list[Row], now: int) -> tuple[list[Row], set[tuple
         if event["event_id"] not in first:
             first[event["event_id"]] = content
         elif content != first[event["event_id"]]:
-            quarantine.add(("token_usage", event["event_id"], "conflict"))
+            quarantine["token_usage", event["event_id"], "conflict"] += 1
     good = []
     for event_id, content in first.items():
+        hour = content["occurred_at"] // HOUR * HOUR
+        known = {row["deployment_id"] for row in deployments if in_force(row, hour)}
         if content["occurred_at"] > now + 5 * 60_000:
-            quarantine.add(("token_usage", event_id, "future"))
+            quarantine["token_usage", event_id, "future"] += 1
         elif min(content["input"], content["output"], content["cached"]) < 0:
-            quarantine.add(("token_usage", event_id, "negative"))
+            quarantine["token_usage", event_id, "negative"] += 1
+        elif content["deployment_id"] not in known:
+            quarantine["token_usage", event_id, "deployment"] += 1
         else:
             good.append(content)
     return good, quarantine
@@ -124,20 +142,20 @@ def literal_prefix(pattern: str) -> int:
     return length
 
 
-def policy_of(
+def best_policy(
     deployment_id: str, model: str | None, hour: int, policies: list[Row], models: dict[str, str]
 ) -> Row | None:
-    """A23: the policy that prices a deployment's row in an hour; `model` None is storage (A24)."""
+    """A23: the policy that matches a deployment's row in an hour best; `model` None is storage (A24)."""
     candidates = []
     for policy in policies:
-        wanted = policy["gpu_model"]
-        if policy["status"] != "active" or milliseconds(policy["effective_from"]) > hour:
+        wanted = policy.get("gpu_model")
+        if (policy.get("status") or "active") != "active" or milliseconds(policy["effective_from"]) > hour:
             continue
-        if policy["effective_to"] is not None and milliseconds(policy["effective_to"]) <= hour:
+        if policy.get("effective_to") is not None and milliseconds(policy["effective_to"]) <= hour:
             continue
         if not fnmatchcase(deployment_id, policy["deployment_pattern"]):
             continue
-        if wanted is not None and (model is None or model not in {wanted, models.get(wanted, wanted)}):
+        if wanted is not None and (model is None or names.identity(model, models) != names.identity(wanted, models)):
             continue
         prefix = literal_prefix(policy["deployment_pattern"])
         specificity = (
@@ -149,6 +167,21 @@ def policy_of(
         )
         candidates.append((specificity, policy))
     return max(candidates, key=lambda candidate: candidate[0])[1] if candidates else None
+
+
+def policy_of(
+    deployment_id: str, model: str | None, hour: int, policies: list[Row], models: dict[str, str]
+) -> Row | None:
+    """A22, A23: the policy that prices a row, with the prices that it inherits (choice 3)."""
+    policy = best_policy(deployment_id, model, hour, policies, models)
+    missing = [price for price in PRICES if policy is not None and policy.get(price) is None]
+    if policy is None or not missing:
+        return policy
+    others = [other for other in policies if other["id"] != policy["id"]]
+    without = policy_of(deployment_id, model, hour, others, models)
+    if without is None or without["currency"] != policy["currency"]:
+        raise ValueError(f"A22: policy {policy['id']} gives no {missing[0]}, and none that it could inherit")
+    return policy | {price: without[price] for price in missing}
 
 
 def cost_of_usage(row: Row, policy: Row | None) -> int | None:
@@ -198,7 +231,7 @@ def weighted_tokens(
 ) -> dict[str, Fraction]:
     """A26: each tenant's weighted tokens of a deployment in [start, end); only tenants that have some."""
     weights = {"input": Fraction(1), "output": Fraction(1), "cached": Fraction(1)}
-    if policy is not None and policy["token_weights"] is not None:
+    if policy is not None and policy.get("token_weights") is not None:
         for kind, weight in policy["token_weights"].items():
             weights[kind] = Fraction(weight)
     total: dict[str, Fraction] = defaultdict(Fraction)
@@ -219,7 +252,7 @@ def payers_of_deployment(
     served = weighted_tokens(deployment_id, hour, hour + HOUR, policy, tokens)
     if served:
         return served
-    idle_policy = "owner" if policy is None else policy["idle_policy"]
+    idle_policy = (policy or {}).get("idle_policy") or "owner"
     if idle_policy == "platform":
         return {platform_tenant: Fraction(1)}
     if idle_policy == "proportional":
@@ -229,7 +262,7 @@ def payers_of_deployment(
 
 def payers_of_idle(policy: Row | None, local: list[Row], platform_tenant: str) -> dict[str, Fraction]:
     """A27: the tenants of an idle line and their weights, from the hour's split rows."""
-    if policy is not None and policy["idle_policy"] == "proportional":
+    if policy is not None and policy.get("idle_policy") == "proportional":
         total: dict[str, Fraction] = defaultdict(Fraction)
         for row in local:
             total[row["tenant_id"]] += Fraction(row["gpu_seconds"] or 0)
@@ -277,7 +310,7 @@ def parts_of(row: Row, cost: int | None, policy: Row | None, payers: dict[str, F
 
 def allocate_usage(usage: list[Row], hour: int, records: Records, tokens: list[Row]) -> list[Row]:
     """A23-A27: the hour's usage rows, priced and split; pods that belong to nobody are in the idle lines (A18)."""
-    deployments = {deployment["deployment_id"]: deployment for deployment in records.deployments}
+    deployments = {row["deployment_id"]: row for row in records.deployments if in_force(row, hour)}
     found = []
     for row in usage:
         if row["basis"] == "storage" or (row["basis"] == "samples" and row["tenant_id"] is None):
@@ -289,7 +322,9 @@ def allocate_usage(usage: list[Row], hour: int, records: Records, tokens: list[R
             payers = payers_of_deployment(deployment, hour, policy, tokens, records.platform_tenant)
         else:
             payers = {row["tenant_id"]: Fraction(1)}
-        flagged = Fraction(row["estimated_seconds"]) > 0 or Fraction(row["missing_seconds"]) > 0
+        # A15: what is estimated for less than a millisecond is flagged, too; the printed seconds do not tell.
+        flagged = row.get("estimated") == "true" or Fraction(row["estimated_seconds"]) > 0
+        flagged |= Fraction(row["missing_seconds"]) > 0
         line = row | {"usage_type": "gpu_local", "deployment_id": deployment_id}
         line["estimated"] = flagged or row["energy_wh"] is None
         found += parts_of(line, cost_of_usage(row, policy), policy, payers)
@@ -298,7 +333,7 @@ def allocate_usage(usage: list[Row], hour: int, records: Records, tokens: list[R
 
 def allocate_storage(cluster: str, hour: int, records: Records, tokens: list[Row]) -> list[Row]:
     """A24-A27: the hour's storage rows."""
-    deployments = {deployment["deployment_id"]: deployment for deployment in records.deployments}
+    deployments = {row["deployment_id"]: row for row in records.deployments if in_force(row, hour)}
     found = []
     for deployment_id, gb_hours in storage_held(hour, records.storage).items():
         policy = policy_of(deployment_id, None, hour, records.policies, records.models)
@@ -339,7 +374,7 @@ def allocate(
     cluster: str, hours: list[int], usage: list[Row], idle: list[Row], records: Records, now: int
 ) -> tuple[list[Row], set[tuple[str, str, str]]]:
     """The rows of `allocation.csv` in the order of their key, and the token events set aside."""
-    tokens, quarantine = tokens_that_count(records.tokens, now)
+    tokens, quarantine = tokens_that_count(records.tokens, now, records.deployments)
     found = []
     for hour in hours:
         of_hour = [row for row in usage if milliseconds(row["hour"]) == hour]
@@ -347,12 +382,30 @@ def allocate(
         local += allocate_storage(cluster, hour, records, tokens)
         found += local
         found += allocate_idle([row for row in idle if milliseconds(row["hour"]) == hour], hour, records, local)
-    return sorted(found, key=key_of), quarantine
+    return added(found), set(quarantine)
 
 
 def key_of(row: Row) -> list[str]:
-    names = ("cluster", "hour", "workload_id", "gpu_model", "tenant_id", "usage_type")
-    return [row[name] or "" for name in names]
+    """A31: the key of a row, in the order of the file's columns."""
+    key = ("cluster", "hour", "workload_id", "gpu_model", "tenant_id", "usage_type", "deployment_id")
+    return [row[name] or "" for name in key]
+
+
+def added(rows: list[Row]) -> list[Row]:
+    """A36: rows that end with one key are added; in the order of the key."""
+    found: list[Row] = []
+    for row in sorted(rows, key=key_of):
+        if not found or key_of(found[-1]) != key_of(row):
+            found.append(row)
+            continue
+        last = found.pop()
+        sums = {name: sum_of([last, row], name) for name in PLACES}
+        amounts = [whole(each["amount"], AMOUNT_PLACES) for each in (last, row)]
+        known = [amount for amount in amounts if amount is not None]
+        sums["amount"] = published(sum(known), AMOUNT_PLACES) if known else None
+        either = "true" if "true" in {last["estimated"], row["estimated"]} else "false"
+        found.append(last | sums | {"estimated": either})
+    return found
 
 
 def sum_of(rows: list[Row], name: str) -> str | None:
@@ -371,6 +424,12 @@ def round_amounts(exact: dict[tuple[str, str], Fraction], currency: str, month: 
     for item in order[:missing]:
         cut[item] += 1
     return cut
+
+
+def latest_policy(rows: list[Row]) -> str | None:
+    """bundles.md: the policy of an item's latest priced hour, of several in it the highest id."""
+    priced = [(row["hour"], row["policy_id"]) for row in rows if row["policy_id"] is not None]
+    return max(priced)[1] if priced else None
 
 
 def statement(allocation: list[Row], month: str) -> Row:
@@ -405,7 +464,7 @@ def statement(allocation: list[Row], month: str) -> Row:
             | {name: sum_of(rows, name) for name in PLACES}
             | {
                 "allocated": {"amount": amounts.get(item), "currency": item[2] or None},
-                "policy_id": max((row["hour"], row["policy_id"]) for row in rows)[1] if item[2] else None,
+                "policy_id": latest_policy(rows),
                 "estimated": any(row["estimated"] == "true" for row in rows),
             }
             for item, rows in sorted(items.items())

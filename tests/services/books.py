@@ -93,7 +93,7 @@ class Books:
         allocation = allocate(cluster, [paid], platform_tenant=PLATFORM)
         seconds = sum((Decimal(row.seconds) for row in used), Decimal(0))
         fleet = dict.fromkeys(("stale", "unattributed", "idle", "no_data", "unmatched"), Decimal(0)) | dict.fromkeys(
-            ("visible", "held", "lifecycle", "matched"), seconds
+            ("visible", "held", "lifecycle", "matched", "visible_gpu", "priced"), seconds
         )
         fleets = [{"cluster": cluster, "hour": at, "gpu_model": "H100", **fleet}] if used else []
         stored = {
@@ -147,7 +147,7 @@ def _usage_row(cluster: str, at: datetime, used: Used) -> dict[str, Any]:
         "gpu_seconds": Decimal(used.seconds), "gpu_active_seconds": None, "gpu_memory_gb_seconds": None,
         "energy_wh": None if used.wh is None else Decimal(used.wh),
         "measured_seconds": Decimal(used.seconds) - Decimal(used.missing), "estimated_seconds": Decimal(0),
-        "missing_seconds": Decimal(used.missing), "methods": "",
+        "missing_seconds": Decimal(used.missing), "estimated": Decimal(used.missing) > 0, "methods": "",
     }  # fmt: skip
 
 

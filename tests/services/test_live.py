@@ -250,7 +250,7 @@ def counts(database: Database) -> dict[str, int]:
 
 
 Sums = dict[tuple[str, ...], tuple[Decimal, ...]]
-KEY = "period_start, workload_id, coalesce(gpu_model, ''), tenant_id::text, usage_type"
+KEY = "period_start, workload_id, coalesce(gpu_model, ''), deployment_id, tenant_id::text, usage_type"
 UNITS = ("gpu_seconds", "gpu_memory_gb_seconds", "energy_wh")
 
 

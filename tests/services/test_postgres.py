@@ -93,7 +93,7 @@ def usage_row(**changes: object) -> dict[str, Any]:
         "cluster": "c1", "hour": TEN, "workload_id": "wl", "gpu_model": "H100", "tenant_id": ALICE, "deployment_id": "d",
         "placed_class": None, "basis": "lifecycle", "gpu_seconds": Decimal("3600.000"), "gpu_active_seconds": None,
         "gpu_memory_gb_seconds": Decimal("0.001"), "energy_wh": Decimal("0.000001"), "measured_seconds": Decimal(3600),
-        "estimated_seconds": Decimal(0), "missing_seconds": Decimal(0), "methods": "",
+        "estimated_seconds": Decimal(0), "missing_seconds": Decimal(0), "estimated": False, "methods": "",
     }  # fmt: skip
     return {**row, **changes}
 

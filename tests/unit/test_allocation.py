@@ -51,8 +51,18 @@ def value_of(text: str | None, type_: pa.DataType) -> Any:
     return text
 
 
+def flag_of(usage: Mapping[str, Any]) -> str:
+    """Whether a usage row of texts is not all measured (A15)."""
+    seconds = (usage.get(name) or 0 for name in ("estimated_seconds", "missing_seconds"))
+    return "true" if any(Decimal(value) for value in seconds) else "false"
+
+
 def table_of(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
-    """Rows of texts, as a CSV file holds them, in the types of the schema; empty is null, `methods` stays text."""
+    """Rows of texts, as a CSV file holds them, in the types of the schema; empty is null, `methods` stays text, and
+    usage is `estimated` by its seconds.
+    """
+    if schema is lake.GPU_USAGE:
+        rows = [{"estimated": flag_of(row), **row} for row in rows]
     typed = [
         {f.name: value_of(row.get(f.name), f.type) if f.name != "methods" else row.get("methods", "") for f in schema}
         for row in rows

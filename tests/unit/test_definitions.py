@@ -16,7 +16,8 @@ ASSETS = f"""
 dcgm_series | hourly | parquet prometheus | hours | single_run | from prometheus
 platform_records | hourly | parquet postgres | hours | single_run | from {SOURCES.replace(" ", " dcgm_series ", 1)}
 gpu_samples | hourly | parquet postgres | hours | single_run | from dcgm_series platform_records | warns findings
-gpu_usage | hourly | parquet postgres | hours | single_run | from gpu_samples platform_records | blocks fleet_identity
+gpu_usage | hourly | parquet postgres | hours | single_run | from gpu_samples platform_records | blocks fleet_identity \
+| warns priced_once
 gpu_cost_allocation | hourly | parquet postgres | hours | single_run | from gpu_usage platform_records \
 | blocks parts_make_the_whole | warns everything_is_priced | warns nothing_is_quarantined
 usage_events | hourly | postgres | hours | single_run | from gpu_cost_allocation gpu_usage | warns little_is_estimated

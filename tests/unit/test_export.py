@@ -39,6 +39,7 @@ def written(path: Path, *given_rows: tuple[object, ...]) -> bytes:
     write_csv(
         pa.Table.from_arrays([pa.array(list(c), f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA),
         path,
+        ("storage_gb_hours",),
     )
     return path.read_bytes()
 

@@ -94,7 +94,9 @@ def test_first_booking() -> None:
     (event,) = differences(table_of(row()), usage_of(), NOTHING)
     assert event == {
         "schema_version": "1.0",
-        "event_id": str(uuid.uuid5(EVENT_NAMESPACE, '["dc1","2026-10-01T10:00:00Z","wl","H100","a","gpu_local",1]')),
+        "event_id": str(
+            uuid.uuid5(EVENT_NAMESPACE, '["dc1","2026-10-01T10:00:00Z","wl","H100","chat","a","gpu_local",1]')
+        ),
         "occurred_at": "2026-10-01T10:00:00Z",
         "period_start": "2026-10-01T10:00:00Z",
         "period_end": "2026-10-01T11:00:00Z",
@@ -127,9 +129,9 @@ def test_first_booking() -> None:
 
 def test_ids_and_bytes_are_pinned() -> None:
     """A31: the same inputs give the same bytes on any machine, and in any later version."""
-    assert event_id(("dc1", H10, "wl", None, "a", "gpu_local"), 3) == "c3e81b03-8b7e-51d3-8a23-c89cb29fd270"
+    assert event_id(("dc1", H10, "wl", None, "chat", "a", "gpu_local"), 3) == "d8a30225-caf4-50f3-a3ca-4d7062933c00"
     (event,) = differences(table_of(row()), usage_of(), NOTHING)
-    assert event["content_sha256"] == "da871ffc7f0436caf402882f1cfbcb4bdf436dcd84a4ce3bded47375405fb848"
+    assert event["content_sha256"] == "cb4134a8ae977b028d46274ad4be113febfc437971bff573d47adeb0a9b4ed8f"
 
 
 def test_the_same_result_again_books_nothing() -> None:
@@ -178,8 +180,10 @@ def test_another_account_is_a_reversal_and_a_booking(changes: dict[str, Any]) ->
         assert {account: total for account, total in sums.items() if total} == {
             (latest["deployment_id"], latest["currency"]): 3600
         }
-    assert [event["revision"] for event in events] == [1, 2, 3, 4, 5]
-    assert [event["corrects"] for event in events] == [None, *(event["event_id"] for event in events[:-1])]
+    for deployment_id in {event["deployment_id"] for event in events}:
+        mine = [event for event in events if event["deployment_id"] == deployment_id]
+        assert [event["revision"] for event in mine] == [*range(1, len(mine) + 1)]
+        assert [event["corrects"] for event in mine] == [None, *(event["event_id"] for event in mine[:-1])]
 
 
 @pytest.mark.parametrize("changes", [{"estimated": True}, {"policy_id": "p2"}])
@@ -309,7 +313,7 @@ def test_the_sum_over_revisions_is_always_the_latest_truth(history: list[list[di
 
     by_key: dict[Any, list[dict[str, Any]]] = defaultdict(list)
     for event in events:
-        by_key[event["workload_id"], event["tenant_id"]].append(event)
+        by_key[event["workload_id"], event["deployment_id"], event["tenant_id"]].append(event)
     for revisions in by_key.values():
         assert [event["revision"] for event in revisions] == list(range(1, len(revisions) + 1))
         assert [event["corrects"] for event in revisions] == [None, *(event["event_id"] for event in revisions[:-1])]

@@ -9,17 +9,19 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.reference.fast import account_fleet, series_of
-from tests.reference.fleets import RAW, START, Fleet, fleet_of
+from tests.reference.fleets import FEATURES, RAW, START, Fleet, fleet_of
 from tests.reference.profiles import examples
 from tests.reference.reference import (
     DAY,
     ENERGY,
     HOUR,
+    MEMORY,
     POWER,
+    PROF,
     Event,
     Hour,
     Interval,
@@ -199,11 +201,15 @@ def test_energy_over_a_gap_is_the_counters_rise(rises: list[int], first: int, le
     assert row["energy_wh"] == Decimal(round(Fraction(sum(rises[:60]), 3_600_000) * 10**6)).scaleb(-6)
 
 
+OTHER_PODS = {"no_uuid", "exporter_names", "two_pods"}
+"""Rows whose pod is not the one of their first labels, or of no device (A7, A8)."""
+
+
 @given(SEEDS)
 @examples(25)
 def test_without_events_pods_are_accounted_by_their_samples(seed: int) -> None:
     """A18: each labelled pod has a row, and nobody else has."""
-    fleet = fleet_of(seed).without(events=[])
+    fleet = fleet_of(seed, FEATURES - OTHER_PODS).without(events=[])
     for hour, start in zip(account_fleet(fleet), fleet.hours, strict=True):
         assert all(row["basis"] == "samples" and row["placed_class"] is None for row in hour.usage)
         rows = {row["workload_id"] for row in hour.usage}
@@ -240,3 +246,81 @@ def test_fleet_identity(seed: int) -> None:
         seconds = sum((row["gpu_seconds"] for row in hour.usage if row["basis"] == "lifecycle"), Decimal(0))
         allocated = sum((row["lifecycle"] for row in hour.fleet), Decimal(0))
         assert abs(seconds - allocated) <= MILLI * (len(hour.usage) + len(hour.fleet))
+
+
+@given(
+    st.sets(st.integers(0, 59), max_size=59),
+    st.integers(0, 50),
+    st.integers(0, 8),
+    st.sets(st.integers(0, 59)),
+    st.booleans(),
+)
+@settings(max_examples=40, deadline=None)
+def test_an_uninvited_pod_changes_no_amount(
+    seen: set[int], first: int, dropped: int, guests: set[int], named: bool
+) -> None:
+    """A17: whatever is read, in gaps and where the label drops, a pod without events takes nothing of a whole card."""
+    device = {"UUID": "GPU-1", "modelName": RAW["H100"]}
+    alone, visited = [], []
+    for minute in sorted({0, first, min(first + dropped + 1, 59)} | seen):
+        own = {} if first < minute <= first + dropped else {"namespace": "train", "pod": "w-0"}
+        for metric, value in ((POWER, 300.0 + minute), (MEMORY, 9000.0), (PROF, 0.5)):
+            at = START + minute * 60_000
+            alone.append(Sample(metric, device | own, at, value))
+            if minute in guests:
+                guest = {"namespace": "monitoring", "pod": "health"}
+                visited += [Sample(metric, device | labels, at, value) for labels in ([own, guest] if own else [guest])]
+            else:
+                visited.append(alone[-1])
+    uuids = ("GPU-1",) if named else None
+    event = Event(
+        "e",
+        START - HOUR,
+        "w",
+        "tenant",
+        "running",
+        namespace="train",
+        pod="w-0",
+        placed_class="H100-80GB",
+        gpu_uuids=uuids,
+    )
+    config = Settings(window_seconds=60, models={RAW["H100"]: "H100-80GB"})
+    one, two = (
+        account_fleet(Fleet(rows, [event], [], [], config, [START], START + DAY))[0] for rows in (alone, visited)
+    )
+    assert (one.usage, one.idle, one.fleet) == (two.usage, two.idle, two.fleet)
+
+
+@given(
+    st.integers(0, 3),
+    st.lists(st.tuples(st.integers(0, HOUR - 1), st.integers(1, HOUR), st.integers(1, 5)), max_size=4),
+    st.booleans(),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_card_is_never_priced_twice(boards: int, runs: list[tuple[int, int, int]], labelled: bool) -> None:
+    """A36: priced GPU-seconds are at most the visible ones and what stays unmatched; what the fleet draws is on rows."""
+    samples = [
+        Sample(POWER, {"UUID": f"GPU-{board}", "modelName": RAW["H100"], "Hostname": "n"} | pod, START + at, 250.0)
+        for board in range(boards)
+        for pod in ({"namespace": "train", "pod": f"w-{board}"} if labelled else {},)
+        for at in range(0, HOUR, 60_000)
+    ]
+    events = []
+    for number, (begin, length, halves) in enumerate(runs):
+        for name, at, state in (("a", begin, "running"), ("b", begin + length, "stopped")):
+            events.append(
+                Event(
+                    f"{number}{name}", START + at, f"wl-{number}", "tenant", state, gpu_count=Fraction(halves, 2),
+                    namespace="train", pod=f"w-{number}", placed_class="H100-80GB",
+                )
+            )  # fmt: skip
+    config = Settings(window_seconds=60, models={RAW["H100"]: "H100-80GB"})
+    (hour,) = account_fleet(Fleet(samples, events, [], [], config, [START], START + DAY))
+    assert hour.overpriced == {}
+    paid = [row for row in (*hour.usage, *hour.idle) if row.get("tenant_id", "nobody's")]
+    priced = sum((row["gpu_seconds"] for row in paid), Decimal(0))
+    visible = sum((row["visible"] for row in hour.fleet), Decimal(0))
+    stayed = sum((row["missing_seconds"] for row in hour.usage), Decimal(0))
+    assert priced <= visible + stayed + MILLI * (len(runs) + 1)
+    energy = sum((row["energy_wh"] or 0 for row in paid), Decimal(0))
+    assert abs(energy - 250 * boards) <= Decimal("0.00001"), "what the fleet draws is on rows, once"

@@ -38,6 +38,7 @@ from finops_pipeline.accounting.holding.lifecycle import NANO, OPEN, Intervals, 
 from finops_pipeline.accounting.money.allocation import IDLE_PREFIX, PaidHour, payers
 from finops_pipeline.accounting.money.policies import Policy, PolicyBook, TokenWeights
 from finops_pipeline.accounting.money.tokens import COUNTS
+from finops_pipeline.accounting.telemetry.cards import ModelNames
 from finops_pipeline.accounting.telemetry.readings import SeriesColumns
 from finops_pipeline.accounting.telemetry.windows import RUNGS
 from finops_pipeline.accounting.usage.storage import PREFIX as STORAGE_PREFIX
@@ -80,6 +81,31 @@ _RULES = {
 """What the rules of `sql/shares.sql` and `sql/idle_shares.sql` are."""
 
 
+_PARTY = ("workload_id", "deployment_id", "tenant_id")
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """The usage rows that a part is of, which differ in the tenant of their events alone."""
+
+    workload_id: str
+    gpu_model: str | None
+    deployment_id: str
+    rows: list[Told]
+
+    def holds(self, workload_id: str, deployment_id: str, tenant_id: str) -> bool:
+        return any(tuple(row[name] for name in _PARTY) == (workload_id, deployment_id, tenant_id) for row in self.rows)
+
+    def added(self) -> Told:
+        """The rows as one: their units added, null where none is known."""
+        first, *others = self.rows
+        if not others:
+            return first
+        units = {name: [row[name] for row in self.rows if row[name] is not None] for name in first}
+        added = {name: sum(known) for name, known in units.items() if known and isinstance(known[0], Decimal)}
+        return {**first, **added, "methods": "; ".join(row["methods"] for row in self.rows if row["methods"])}
+
+
 @dataclass(frozen=True)
 class HourEvidence:
     """One hour of one cluster, as it lies in the lake."""
@@ -89,47 +115,54 @@ class HourEvidence:
     config: AccountingConfig
     now_ms: int
 
-    def of(self, workload_id: str, gpu_model: str | None, tenant_id: str, usage_type: str) -> Told | None:
+    def of(
+        self, workload_id: str, gpu_model: str | None, deployment_id: str, tenant_id: str, usage_type: str
+    ) -> Told | None:
         """Everything about a tenant's part of a row; None if the hour's result has no such part (any more)."""
-        part = self._part(workload_id, gpu_model, tenant_id, usage_type)
+        part = self._part(workload_id, gpu_model, deployment_id, tenant_id, usage_type)
         if part is None:
             return None
-        row = self._row(workload_id, gpu_model)
+        whole = self._whole(workload_id, gpu_model, deployment_id, tenant_id)
+        row = self._row(whole)
         policy = None if part["policy_id"] is None else self._book[part["policy_id"]]
         return {
             "part": _texts(part, "estimated", "deployment_id"),
             "split": self._split(workload_id, gpu_model, part["deployment_id"], policy),
             "cost": None if policy is None else self._cost(workload_id, policy, row),
             "usage": row,
-            "running": list(self._running(workload_id, gpu_model)),
-            "devices": list(self._devices(workload_id, gpu_model)),
-            "windows": list(self._windows(workload_id, gpu_model)),
-            "readings": list(self._readings(workload_id, gpu_model)),
+            "running": list(self._running(whole, row)),
+            "devices": list(self._devices(whole)),
+            "windows": list(self._windows(whole)),
+            "readings": list(self._readings(whole)),
         }
 
     # The part, the row, the split
 
-    def _part(self, workload_id: str, gpu_model: str | None, tenant_id: str, usage_type: str) -> Told | None:
-        wanted = (workload_id, gpu_model, tenant_id, usage_type)
-        for part in self._parts:
-            if (part["workload_id"], part["gpu_model"], part["tenant_id"], part["usage_type"]) == wanted:
-                return part
-        return None
+    def _part(self, *wanted: str | None) -> Told | None:
+        names = ("workload_id", "gpu_model", "deployment_id", "tenant_id", "usage_type")
+        return next((part for part in self._parts if tuple(part[name] for name in names) == wanted), None)
 
     @cached_property
     def _parts(self) -> list[Told]:
         return list(self.tables["gpu_cost_allocation"].to_pylist())
 
-    def _row(self, workload_id: str, gpu_model: str | None) -> Told:
+    def _whole(self, workload_id: str, gpu_model: str | None, deployment_id: str, payer: str) -> _Whole:
+        """The usage rows that a part is of: several where a workload ran for several tenants in the hour (A4, A36)."""
+        rows = [
+            row
+            for row in self.tables["gpu_usage"].to_pylist()
+            if (row["workload_id"], row["gpu_model"], row["deployment_id"]) == (workload_id, gpu_model, deployment_id)
+        ]
+        known = {name for (name,) in rows_of(self.tables["deployments"], "deployment_id")}
+        own = [row for row in rows if row["tenant_id"] == payer and deployment_id not in known]
+        return _Whole(workload_id, gpu_model, deployment_id, own or rows)
+
+    def _row(self, whole: _Whole) -> Told:
         """The whole row: usage of a workload, nobody's time, or the disks of a deployment."""
-        if workload_id.startswith(IDLE_PREFIX):
-            (row,) = (r for r in self.tables["gpu_idle"].to_pylist() if r["gpu_model"] == gpu_model)
+        if whole.workload_id.startswith(IDLE_PREFIX):
+            (row,) = (r for r in self.tables["gpu_idle"].to_pylist() if r["gpu_model"] == whole.gpu_model)
             return {"basis": "idle", **_texts(row, "estimated")}
-        (row,) = (
-            r
-            for r in self.tables["gpu_usage"].to_pylist()
-            if (r["workload_id"], r["gpu_model"]) == (workload_id, gpu_model)
-        )
+        row, workload_id = whole.added(), whole.workload_id
         told = _texts(row, "tenant_id", "deployment_id", "placed_class", "basis", "methods")
         if workload_id.startswith(STORAGE_PREFIX):
             told["disks"] = list(self._disks(row["deployment_id"]))
@@ -225,23 +258,28 @@ class HourEvidence:
         found = running_intervals(self.tables["workload_events"], self.now_ms, self.config)
         return found.running_in(self.hour_ms, self.hour_ms + HOUR_MS)
 
-    def _running(self, workload_id: str, gpu_model: str | None) -> Iterator[Told]:
+    def _running(self, whole: _Whole, row: Told) -> Iterator[Told]:
         """Running intervals clipped to the hour, and their units on the row's model (A3, A4, A21)."""
+        workload_id, gpu_model = whole.workload_id, whole.gpu_model
+        names = ModelNames.of([gpu_model or "", *(name or "" for name in self._intervals.placed_class)], self.config)
         intervals, fractions = self._intervals, self._intervals.fractions(self.config)
         matched: dict[tuple[str, str], Decimal] = {
             (event_id, model): ms
             for event_id, model, ms in rows_of(self.tables["gpu_matches"], "event_id", "gpu_model", "unit_ms")
         }
         for number in range(len(intervals)):
-            if intervals.workloads[intervals.workload[number]] != workload_id:
+            deployment_id = intervals.deployment[number] or intervals.workloads[intervals.workload[number]]
+            if not whole.holds(
+                intervals.workloads[intervals.workload[number]], deployment_id, intervals.tenant[number]
+            ):
                 continue
-            event_id, placed = intervals.event_id[number], str(intervals.placed_class[number])
+            event_id, placed = intervals.event_id[number], intervals.placed_class[number] or ""
             begin = max(int(intervals.start[number]), self.hour_ms)
             end = min(int(intervals.end[number]), self.hour_ms + HOUR_MS)
             count = Fraction(int(intervals.gpu_count[number]), NANO)
             here = Fraction(matched.get((event_id, gpu_model or ""), Decimal(0)))
             seen = sum((Fraction(ms) for (event, _), ms in matched.items() if event == event_id), Fraction(0))
-            unseen = count * (end - begin) - seen if placed == gpu_model else Fraction(0)
+            unseen = count * (end - begin) - seen if names.named(placed) == gpu_model else Fraction(0)
             told: Told = {
                 **_span(begin, end),
                 "opened_by": event_id,
@@ -254,7 +292,9 @@ class HourEvidence:
                 "gpu_seconds": str((here + unseen) * fractions[number] / 1000),
             }
             watts = self.config.watts(placed)
-            if unseen and watts is not None:
+            if unseen and "pooled=" in row["methods"]:
+                told |= {"pooled": "the idle line of the model gave what it had (A36)"}
+            elif unseen and watts is not None:
                 energy = Fraction(watts) * unseen
                 told |= {
                     "modelled_watts": plain(watts),
@@ -271,11 +311,16 @@ class HourEvidence:
             (event_id for workload, at, event_id in events if (workload, at) == (workload_id, end)), default=None
         )
 
-    def _holdings(self, workload_id: str, gpu_model: str | None) -> list[Told]:
+    def _holdings(self, whole: _Whole) -> list[Told]:
         """GPU_HOLDINGS of a row; nobody's row also has the pods of no deployment (A18)."""
-        rows = [row for row in self.tables["gpu_holdings"].to_pylist() if row["gpu_model"] == gpu_model]
-        if not workload_id.startswith(IDLE_PREFIX):
-            return [row for row in rows if row["workload_id"] == workload_id]
+        rows = [row for row in self.tables["gpu_holdings"].to_pylist() if row["gpu_model"] == whole.gpu_model]
+        if not whole.workload_id.startswith(IDLE_PREFIX):
+            return [
+                row
+                for row in rows
+                if row["workload_id"] == whole.workload_id
+                and (row["basis"] != "lifecycle" or whole.holds(*(row[name] for name in _PARTY)))
+            ]
         pods = {row["workload_id"] for row in rows if row["basis"] == "samples"}
         owners = pod_owners(sorted(pods), self.tables["deployments"])
         return [
@@ -284,9 +329,9 @@ class HourEvidence:
             if row["basis"] == "idle" or (row["basis"] == "samples" and owners[row["workload_id"]] is None)
         ]
 
-    def _devices(self, workload_id: str, gpu_model: str | None) -> Iterator[Told]:
+    def _devices(self, whole: _Whole) -> Iterator[Told]:
         """What the row had and used of each board, in whole units (A28), and by status and rung in seconds."""
-        for row in self._holdings(workload_id, gpu_model):
+        for row in self._holdings(whole):
             first, last = (ms_of(row[name]) for name in ("first_at", "last_at"))
             times = {name: row[f"{name}_ms"] for name in ("measured", "estimated", "missing")}
             rungs = {rung.name.lower(): row[f"{rung.name.lower()}_ms"] for rung in RUNGS}
@@ -302,11 +347,11 @@ class HourEvidence:
                 "methods": {name: _seconds(ms) for name, ms in rungs.items() if ms},
             }
 
-    def _windows(self, workload_id: str, gpu_model: str | None) -> Iterator[Told]:
+    def _windows(self, whole: _Whole) -> Iterator[Told]:
         """Windows of the row's boards while it had them, by device and method (A11, A13)."""
         width = self.config.window_ms
         reach: dict[str, tuple[int, int]] = {}
-        for row in self._holdings(workload_id, gpu_model):
+        for row in self._holdings(whole):
             first, last = (ms_of(row[name]) for name in ("first_at", "last_at"))
             begin, end = reach.get(row["gpu_uuid"], (first, last))
             reach[row["gpu_uuid"]] = min(begin, first), max(end, last)
@@ -324,9 +369,9 @@ class HourEvidence:
                 "seconds": count * self.config.window_seconds,
             }
 
-    def _readings(self, workload_id: str, gpu_model: str | None) -> Iterator[Told]:
+    def _readings(self, whole: _Whole) -> Iterator[Told]:
         """Raw readings of the row's boards in the hour, by device and metric, and what was rejected of them (A10)."""
-        boards = {row["gpu_uuid"] for row in self._holdings(workload_id, gpu_model)}
+        boards = {row["gpu_uuid"] for row in self._holdings(whole)}
         series = self.tables["dcgm_series"]
         columns = SeriesColumns.of(series, self.config)
         spans: dict[tuple[str, str], list[tuple[int, int, int]]] = defaultdict(list)

@@ -39,6 +39,8 @@ class Scene:
     intervals: Intervals
     """of all time, not only those of `holding`"""
     owners: Mapping[str, PodOwner | None]
+    gone: Bools
+    """devices x windows: not visible any more, because its node no longer shows the device (A21)"""
     config: AccountingConfig
 
     @property
@@ -97,19 +99,15 @@ class Scene:
 
     @cached_property
     def _tenants(self) -> list[str | None]:
-        intervals = self.holding.intervals
-        tenants: list[str | None] = [None] * len(intervals.workloads)
-        for workload, tenant in zip(intervals.workload.tolist(), intervals.tenant.tolist(), strict=True):
-            tenants[workload] = tenant
         owners = (self.owners[pod] for pod in self.holding.pods)
-        return [*tenants, *(owner.tenant_id if owner else None for owner in owners)]
+        return [*self.holding.parties.tenant.tolist(), *(owner.tenant_id if owner else None for owner in owners)]
 
     def holder(self, number: int) -> tuple[str | None, str | None]:
         """Workload (or `namespace/pod`) and tenant of a holder as pieces number them; nobody is (None, None)."""
         if number == NOBODY:
             return None, None
-        workloads = self.holding.intervals.workloads
-        name = workloads[number] if number < len(workloads) else self.holding.pods[number - len(workloads)]
+        parties = self.holding.parties
+        name = parties.workload[number] if number < len(parties) else self.holding.pods[number - len(parties)]
         return str(name), self._tenants[number]
 
     def instant(self, ms: int) -> str:

@@ -81,6 +81,18 @@ class Kind(Enum):
         "A card runs as MIG, and no table has the number of its slices: 7 are assumed (A19); `[mig_slices]` sets it. "
         "Seconds: device time of its instances."
     )
+    UNINVITED_POD = (
+        "A pod without lifecycle events is labelled on a device that running workloads take whole: it holds nothing there "
+        "(A17). Seconds: device time."
+    )
+    DEVICE_GONE = (
+        "A device was not read again while its node went on showing others for 10 minutes: it is not visible from its "
+        "last reading on (A21). Seconds: device time that would have counted otherwise."
+    )
+    OTHER_MODEL = (
+        "A workload holds a device of another model than its `placed_class` is the class of (A6, A7). Seconds: device "
+        "time."
+    )
 
     @property
     def code(self) -> str:

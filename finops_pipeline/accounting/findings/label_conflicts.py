@@ -76,7 +76,7 @@ def label_drops(scene: Scene) -> Iterator[Finding]:
     ]
     width = count + len(holding.pods)
     shown = np.concatenate([sets * width + labelled, np.array([s * width + pod for s, pod in pods], dtype=np.int64)])
-    claim = np.where(interval != NOBODY, interval, count + holder - len(holding.intervals.workloads))
+    claim = np.where(interval != NOBODY, interval, count + holder - len(holding.parties))
     named = np.isin(claim * len(scene.timeline.devices) + device, scene.named_pairs()) & (interval != NOBODY)
     without = ~np.isin(carried * width + claim, shown) & ~named
     held, device, holder = held[without], device[without], holder[without]
@@ -94,10 +94,10 @@ def busy_for_nobody(scene: Scene) -> Iterator[Finding]:
     """A row for each device."""
     pieces = scene.found.pieces
     pays = np.array([owner is not None for owner in map(scene.owners.get, scene.holding.pods)], dtype=bool)
-    workloads = len(scene.holding.intervals.workloads)
+    parties = len(scene.holding.parties)
     paid = pieces.holder != NOBODY
-    of_pod = pieces.holder >= workloads
-    paid[of_pod] = pays[pieces.holder[of_pod] - workloads]
+    of_pod = pieces.holder >= parties
+    paid[of_pod] = pays[pieces.holder[of_pod] - parties]
     once = np.flatnonzero(changes(pieces.device, pieces.begin))
     if not len(once):
         return

@@ -17,6 +17,7 @@ import pyarrow as pa
 from finops_pipeline.accounting.arrays import texts
 from finops_pipeline.accounting.exact import quantize
 from finops_pipeline.accounting.findings.context import Scene
+from finops_pipeline.accounting.findings.devices import devices_gone, other_models, uninvited_pods
 from finops_pipeline.accounting.findings.implausible import disagreeing_counters, frozen_series
 from finops_pipeline.accounting.findings.kinds import Finding
 from finops_pipeline.accounting.findings.label_conflicts import (
@@ -78,6 +79,9 @@ def _found(
     yield from no_sign_of_life(scene)
     yield from node_failures(scene, events)
     yield from stale_labels(scene)
+    yield from uninvited_pods(scene)
+    yield from devices_gone(scene)
+    yield from other_models(scene)
     yield from label_drops(scene)
     yield from busy_for_nobody(scene)
     yield from too_many_devices(scene)

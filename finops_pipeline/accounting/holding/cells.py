@@ -34,6 +34,9 @@ class Cells:
     def __len__(self) -> int:
         return len(self.device)
 
+    def take(self, index: Ints | Bools) -> Cells:
+        return Cells(self.device[index], self.window[index], self.begin[index], self.end[index], self.windows)
+
     @cached_property
     def place(self) -> Ints:
         """Where each cell's window is in a table of devices x windows laid flat."""

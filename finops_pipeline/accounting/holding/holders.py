@@ -24,11 +24,13 @@ from finops_pipeline.accounting.holding.labelled import (
     devices_lacking,
     labelled_spans,
 )
-from finops_pipeline.accounting.holding.lifecycle import Intervals
+from finops_pipeline.accounting.holding.lifecycle import Intervals, Parties
 from finops_pipeline.accounting.holding.nearby import claims_nearby
 from finops_pipeline.accounting.holding.states import states
+from finops_pipeline.accounting.holding.uninvited import Taken, taken_of_devices, uninvited
 from finops_pipeline.accounting.holding.units import matched_units
 from finops_pipeline.accounting.holding.view import Instants, view_of
+from finops_pipeline.accounting.telemetry.cards import Slices
 from finops_pipeline.accounting.telemetry.summaries import Timeline
 
 
@@ -38,6 +40,8 @@ class Holding:
 
     intervals: Intervals
     """those that run in the hour"""
+    parties: Parties
+    """for whom they run"""
     pods: tuple[str, ...]
     """labels of the pods without events, by number"""
     cells: Cells
@@ -45,6 +49,10 @@ class Holding:
     """ascending"""
     units: Ints
     """billionths of a unit of `gpu_count` that each claim takes; 0 for pods without events"""
+    taken: Taken
+    """what the workloads' units take of the device in each cell"""
+    uninvited: Claims
+    """of pods without events on devices that running workloads take whole: they hold nothing"""
     state: npt.NDArray[np.int8]
     """State of each cell"""
     silent: Bools
@@ -55,12 +63,17 @@ class Holding:
     """a label is missing, and no later reading has shown yet whether it comes back (A16)"""
 
     def holder_numbers(self) -> Ints:
-        """Claims name intervals or pods; of each, the workload, or `len(workloads)` + pod."""
-        return np.concatenate([self.intervals.workload, len(self.intervals.workloads) + np.arange(len(self.pods))])
+        """Claims name intervals or pods; of each, its party, or `len(parties)` + pod."""
+        return np.concatenate([self.parties.of_interval, len(self.parties) + np.arange(len(self.pods))])
 
 
 def hold(
-    timeline: Timeline, instants: Instants, intervals: Intervals, replaced: Bools, config: AccountingConfig
+    timeline: Timeline,
+    instants: Instants,
+    intervals: Intervals,
+    replaced: Bools,
+    slices: Slices,
+    config: AccountingConfig,
 ) -> Holding:
     """Apply A17 to the hour of `timeline`; only intervals that run in it can hold something then.
 
@@ -77,13 +90,20 @@ def hold(
     over_drops = claims_over_drops(view, cells)
     free = ~taken(len(cells), [by_label, pods, carried, through_gaps])
     nearby = claims_nearby(view, cells, spans, lacking, [by_label, carried])
-    claims = joined_claims([by_label, pods, carried, through_gaps, over_drops.take(free[over_drops.cell]), nearby])
+    asked = joined_claims([by_label, pods, carried, through_gaps, over_drops.take(free[over_drops.cell]), nearby])
+    units = matched_units(cells, asked, running, config)
+    by_units = taken_of_devices(cells, asked, units, running, config)
+    unwelcome = uninvited(cells, asked, by_units, slices, len(running))
+    claims = asked.take(~unwelcome)
     return Holding(
         intervals=running,
+        parties=running.parties(),
         pods=view.pods,
         cells=cells,
         claims=claims,
-        units=matched_units(cells, claims, running, config),
+        units=units[~unwelcome],
+        taken=by_units,
+        uninvited=asked.take(unwelcome),
         state=states(view, cells, claims),
         silent=view.silent,
         window_set=view.window_set,

@@ -40,6 +40,8 @@ class Intervals:
     placed_class: Texts
     tenant: Texts
     deployment: Texts
+    node: Texts
+    """of the event that opened it, else of the workload's last event that had one; None where none is known"""
     event_id: Texts
     """the event that opened it"""
     named_interval: Ints
@@ -59,10 +61,9 @@ class Intervals:
         number = np.full(len(self), -1, dtype=np.int64)
         number[kept] = np.arange(len(kept))
         named = number[self.named_interval] >= 0
-        columns = ("workload", "start", "end", "label", "gpu_count", "placed_class", "tenant", "deployment", "event_id")
         return replace(
             self,
-            **{name: getattr(self, name)[kept] for name in columns},
+            **{name: getattr(self, name)[kept] for name in _EACH},
             named_interval=number[self.named_interval[named]],
             named_device=self.named_device[named],
         )
@@ -75,6 +76,46 @@ class Intervals:
     def is_fractional(self, config: AccountingConfig) -> Bools:
         """Where one unit of the class is less than a GPU."""
         return np.array([fraction < 1 for fraction in self.fractions(config)], dtype=bool)
+
+    def parties(self) -> Parties:
+        """The workload, tenant and deployment of each interval as a number, and what the numbers stand for."""
+        rows = zip(self.workload.tolist(), self.tenant.tolist(), self.deployment.tolist(), strict=True)
+        names = [
+            (workload, str(tenant), deployment or str(self.workloads[workload]))
+            for workload, tenant, deployment in rows
+        ]
+        each = sorted(set(names))
+        number = {name: place for place, name in enumerate(each)}
+        workload, tenant, deployment = (np.array([name[part] for name in each], dtype=object) for part in range(3))
+        return Parties(
+            of_interval=np.array([number[name] for name in names], dtype=np.int64),
+            workload=self.workloads[workload.astype(np.int64)],
+            tenant=tenant,
+            deployment=deployment,
+        )
+
+
+@dataclass(frozen=True)
+class Parties:
+    """For whom workloads ran: one element for each workload, tenant and deployment, ascending (A4).
+
+    A workload that changes its tenant or deployment within an hour is two of them, never both at a moment.
+    """
+
+    of_interval: Ints
+    workload: Texts
+    tenant: Texts
+    deployment: Texts
+    """the workload itself where it has none (A23)"""
+
+    def __len__(self) -> int:
+        return len(self.workload)
+
+
+_EACH = (
+    "workload", "start", "end", "label", "gpu_count", "placed_class", "tenant", "deployment", "node", "event_id"
+)  # fmt: skip
+"""the columns of Intervals with an element for each interval"""
 
 
 def running_intervals(events: pa.Table, now_ms: int, config: AccountingConfig) -> Intervals:
@@ -112,7 +153,6 @@ def _intervals(events: pa.Table, config: AccountingConfig, quarantine: pa.Table)
     workload, first = _groups(events["workload_id"])
     instants = ints(events["occurred_at"])
     closes = np.where(np.append(first, True)[1:], OPEN, np.append(instants, OPEN)[1:])
-    label = _carried_labels(events, first)
     own_label = _own_labels(events)
     opens = np.flatnonzero(_is_billable(events["to_state"], config) & (closes > instants))
     named = whole(events["gpu_uuids"]).take(pa.array(opens))
@@ -120,11 +160,12 @@ def _intervals(events: pa.Table, config: AccountingConfig, quarantine: pa.Table)
         workload=workload[opens],
         start=instants[opens],
         end=closes[opens],
-        label=label[opens],
+        label=_carried(own_label, first)[opens],
         gpu_count=_nano(events["gpu_count"])[opens],
         placed_class=texts(events["placed_class"])[opens],
         tenant=texts(events["tenant_id"])[opens],
         deployment=texts(events["deployment_id"])[opens],
+        node=_carried(texts(events["node"]), first)[opens],
         event_id=texts(events["event_id"])[opens],
         named_interval=ints(pc.list_parent_indices(named)),
         named_device=texts(pc.list_flatten(named)),
@@ -140,13 +181,12 @@ def _own_labels(events: pa.Table) -> Texts:
     return np.array([f"{space or ''}/{name}" if name else None for space, name in pairs], dtype=object)
 
 
-def _carried_labels(events: pa.Table, first: Bools) -> Texts:
-    """Namespace and pod as a pair: the event's own, else those of the workload's last event that had them (A3)."""
-    own = _own_labels(events)
+def _carried(own: Texts, first: Bools) -> Texts:
+    """The event's own text, else that of the workload's last event that had one (A3, A36); an empty text is none."""
     if not len(own):
         return own
     position = np.arange(len(own))
-    has = np.array([text is not None for text in own], dtype=bool)
+    has = np.array([bool(text) for text in own], dtype=bool)
     source = np.maximum.accumulate(np.where(has, position, -1))
     begin = np.maximum.accumulate(np.where(first, position, 0))
     carried = own[np.maximum(source, 0)]

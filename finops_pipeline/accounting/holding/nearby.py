@@ -22,7 +22,7 @@ from finops_pipeline.accounting.spans import Spans, nearest_sides, packed
 def claims_nearby(view: View, cells: Cells, spans: Spans, lacking: Ints, held: Sequence[Claims]) -> Claims:
     """In measured windows, a running workload that holds fewer than its devices by (a) or (b) (`held`), but held one by
     (a) within 10 minutes before or after (between window starts) in the same interval, shares that one with whoever
-    holds it; nearest first.
+    holds it: nearest first, on a tie of the earlier window, then in the order of (a).
     """
     ever_lacking = np.any(lacking > 0, axis=1)
     devices = np.unique(spans.device[ever_lacking[spans.interval]])
@@ -39,11 +39,12 @@ def claims_nearby(view: View, cells: Cells, spans: Spans, lacking: Ints, held: S
     cell, pair, interval = cell[able], pair[able], interval[able]
     window = cells.window[cell]
     before, after = nearest_sides(spans, spans.pair[pair], window)
-    distance = np.minimum(window - before, after - window)
+    near = np.where(window - before <= after - window, before, after)
+    distance = np.abs(window - near)
     room = view.most[interval] - _devices_at(cells, held, packed(interval, cells.begin[cell], HOUR_MS))
     able = (distance * view.width <= NEAR_MS) & (room > 0)
-    cell, interval, distance, room = cell[able], interval[able], distance[able], room[able]
-    order = np.lexsort((cells.device[cell], distance, cells.begin[cell], interval))
+    cell, interval, near, distance, room = cell[able], interval[able], near[able], distance[able], room[able]
+    order = np.lexsort((cells.device[cell], near, distance, cells.begin[cell], interval))
     chosen = order[position_in_group(interval[order], cells.begin[cell[order]]) < room[order]]
     return Claims(cell[chosen], interval[chosen])
 

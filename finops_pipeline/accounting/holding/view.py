@@ -75,7 +75,7 @@ def view_of(
     timeline: Timeline, instants: Instants, intervals: Intervals, replaced: Bools, config: AccountingConfig
 ) -> View:
     """`intervals` are those that run in the hour."""
-    silent, window_set = _painted(timeline, config.windows)
+    silent, window_set = gap_windows(timeline, config.windows), _label_sets(timeline, config.windows)
     labels = {label for members in timeline.sets.members for label in members}
     pods = tuple(sorted(labels - intervals.known_labels))
     number = {pod: index for index, pod in enumerate(pods)}
@@ -95,17 +95,29 @@ def view_of(
     )
 
 
-def _painted(timeline: Timeline, windows: int) -> tuple[Bools, Ints]:
-    """Which windows of the hour are gaps, and the label set of the others."""
+def gap_windows(timeline: Timeline, windows: int) -> Bools:
+    """Devices x windows of the hour: no sample, and not bridged (A11)."""
     silent = np.ones((len(timeline.devices), windows), dtype=bool)
-    label_set = np.full((len(timeline.devices), windows), NO_LABELS, dtype=np.int64)
+    device, window, _ = _measured(timeline, windows)
+    silent[device, window] = False
+    return silent
+
+
+def _label_sets(timeline: Timeline, windows: int) -> Ints:
+    """Devices x windows of the hour: the labels that a measured window carries (A11)."""
+    found = np.full((len(timeline.devices), windows), NO_LABELS, dtype=np.int64)
+    device, window, label_set = _measured(timeline, windows)
+    found[device, window] = label_set
+    return found
+
+
+def _measured(timeline: Timeline, windows: int) -> tuple[Ints, Ints, Ints]:
+    """Device, window and labels of the measured windows of the hour."""
     runs = timeline.runs
     here = runs.take((runs.last >= 0) & (runs.first < windows))
     first, last = np.maximum(here.first, 0), np.minimum(here.last, windows - 1)
     run, offset = spread(last - first + 1)
-    silent[here.device[run], first[run] + offset] = False
-    label_set[here.device[run], first[run] + offset] = here.label_set[run]
-    return silent, label_set
+    return here.device[run], first[run] + offset, here.label_set[run]
 
 
 def members_of(sets: Ints, members: list[list[int]]) -> tuple[Ints, Ints]:

@@ -203,11 +203,7 @@ def _of_workloads(hour: PaidHour) -> pa.Table:
     names = ("workload_id", "gpu_model", "deployment_id", "tenant_id")
     if len(set(rows_of(paid, *names))) != len(paid):
         raise AccountingError("gpu_usage has two rows of one workload, model, deployment and tenant (A4, A20)")
-    zero = pa.scalar(Decimal(0), lake.SECONDS)  # at import it would make every command wait for pandas
-    estimated, missing = (
-        pc.not_equal(pc.coalesce(paid[name], zero), zero) for name in ("estimated_seconds", "missing_seconds")
-    )
-    flawed = pc.or_(pc.or_(estimated, missing), pc.is_null(paid["energy_wh"]))
+    flawed = pc.or_(paid["estimated"], pc.is_null(paid["energy_wh"]))
     return _rows(hour, paid, "gpu_local", {name: paid[name] for name in names} | {"estimated": flawed})
 
 

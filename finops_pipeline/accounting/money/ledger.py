@@ -2,10 +2,9 @@
 
 An event's units and cost are *differences*; everything else in it describes the result that the revision brings
 about (`quality` that of the whole usage row, which its tenants share). A key differs when any published column of
-its allocation row does: a flag that changes without a unit is an event of zeros. A key's sums belong to one account
-(deployment and currency; unpriced is a currency of its own): a change of account is a reversal in the old one and a
-booking in the new one, two revisions, so that sums by deployment or currency are right too. A key that is no longer
-in the result is reversed. Null and 0 add up alike; a unit that becomes known as 0 is booked as 0.
+its allocation row does: a flag that changes without a unit is an event of zeros. A key's sums are in one currency
+(unpriced is a currency of its own): a change of currency is a reversal in the old one and a booking in the new one, two
+revisions, so that sums by currency are right too. A key that is no longer in the result is reversed. Null and 0 add up alike; a unit that becomes known as 0 is booked as 0.
 
 Choices where the rules are silent: `occurred_at` is the start of the period, so that an event lies in its own
 hour and month; revisions count from 1; units are JSON numbers, an integer where the value is one, and a value that
@@ -49,7 +48,10 @@ SCHEMA_VERSION = "1.0"
 SOURCE = "finops_pipeline"
 FIRST_REVISION = 1
 
-KEY = ("cluster", "hour", "workload_id", "gpu_model", "tenant_id", "usage_type")
+KEY = ("cluster", "hour", "workload_id", "gpu_model", "deployment_id", "tenant_id", "usage_type")
+ROW = KEY[:5]
+"""what a usage row and its tenants' parts have in common"""
+TENANT = KEY.index("tenant_id")
 UNITS = Units._fields
 
 _QUALITY = ("measured_seconds", "estimated_seconds", "missing_seconds")
@@ -61,7 +63,7 @@ BOOKED = pa.schema(
         pa.field("revision", pa.int32(), nullable=False),
         lake.text("event_id", "event of the last revision", nullable=False),
         lake.text("basis", "basis of the last revision", nullable=False),
-        *(lake.GPU_COST_ALLOCATION.field(name) for name in ("deployment_id", "currency", "policy_id", "estimated")),
+        *(lake.GPU_COST_ALLOCATION.field(name) for name in ("currency", "policy_id", "estimated")),
         *(pa.field(name, pa.decimal128(38, PLACES[name])) for name in (*UNITS, "amount")),
     ],
     metadata={
@@ -78,15 +80,9 @@ class Result:
 
     units: Units
     amount: int | None
-    deployment_id: str
     currency: str | None
     policy_id: str | None
     estimated: bool
-
-    @property
-    def account(self) -> tuple[str, str | None]:
-        """Where the sums belong (see the module's text)."""
-        return self.deployment_id, self.currency
 
     def is_zero(self) -> bool:
         return not any(self.units) and not self.amount
@@ -97,7 +93,7 @@ class Result:
         return replace(self, units=units, amount=None if self.amount is None else -self.amount)
 
     def minus(self, booked: Result) -> Result | None:
-        """The difference to what is booked on the same account; None if no published column differs."""
+        """The difference to what is booked in the same currency; None if no published column differs."""
         pairs = list(zip(self.units, booked.units, strict=True))
         units = Units(*(None if new is None and old is None else (new or 0) - (old or 0) for new, old in pairs))
         amount = None if self.amount is None else self.amount - (booked.amount or 0)
@@ -144,7 +140,8 @@ def differences(allocation: pa.Table, usage: pa.Table, booked: pa.Table) -> list
     events: list[dict[str, Any]] = []
     for key in sorted(results.keys() | ledger.keys(), key=lambda key: [(part is not None, part) for part in key]):
         last = ledger.get(key, _NOTHING)
-        description = described.get(key[:4], _IDLE)
+        rows = described.get(key[: len(ROW)])
+        description = rows.of(key[TENANT], results.get(key)) if rows else _IDLE
         revision, corrects = last.revision, last.event_id
         for difference, shown in _to_book(results.get(key), description, last):
             revision += 1
@@ -167,7 +164,6 @@ def booked_sums(events: Iterable[Mapping[str, Any]]) -> pa.Table:
         result = Result(
             units=Units(*(units.get(name) for name in UNITS)),
             amount=amount,
-            deployment_id=event["deployment_id"],
             currency=cost["currency"],
             policy_id=event["allocation_policy_id"],
             estimated=event["estimated"],
@@ -196,11 +192,11 @@ def content_sha256(event: Mapping[str, Any]) -> str:
 def _to_book(new: Result | None, description: Description, last: Booked) -> Iterator[tuple[Result, Description]]:
     """The differences of one key, in the order of their revisions."""
     booked = last.result
-    same_account = new is not None and last.event_id is not None and new.account == booked.account
-    if not same_account and not booked.is_zero():
+    same_currency = new is not None and last.event_id is not None and new.currency == booked.currency
+    if not same_currency and not booked.is_zero():
         yield booked.negated(), Description(last.basis, _IDLE.quality)
     if new is not None:
-        difference = new.minus(booked) if same_account else new
+        difference = new.minus(booked) if same_currency else new
         if difference is not None:
             yield difference, description
 
@@ -222,7 +218,7 @@ def _event(
         "source": SOURCE,
         "cluster": named["cluster"],
         "workload_id": named["workload_id"],
-        "deployment_id": difference.deployment_id,
+        "deployment_id": named["deployment_id"],
         "model": None,
         "gpu_model": named["gpu_model"],
         "basis": description.basis,
@@ -257,13 +253,47 @@ def _instant(text: str) -> int:
     return ms_of(datetime.fromisoformat(text))
 
 
-def _described(usage: pa.Table) -> dict[Key, Description]:
-    """Basis and quality of each usage row, by the first four of KEY."""
-    described = {}
-    for *key, basis, methods, measured, estimated, missing in rows_of(usage, *KEY[:4], "basis", "methods", *_QUALITY):
-        seconds = (None if value is None else _number(value) for value in (measured, estimated, missing))
-        described[tuple(key)] = Description(basis, {**dict(zip(_QUALITY, seconds, strict=True)), "methods": methods})
+class _Rows(NamedTuple):
+    """Usage rows that differ in the tenants of their events alone: each, and all together."""
+
+    by_tenant: dict[str | None, tuple[int | None, Description]]
+    together: Description
+
+    def of(self, tenant_id: str, result: Result | None) -> Description:
+        """The row that a result is the whole of, else all of them."""
+        seconds, own = self.by_tenant.get(tenant_id, (None, None))
+        return own if own and result is not None and result.units.gpu_seconds == seconds else self.together
+
+
+def _described(usage: pa.Table) -> dict[Key, _Rows]:
+    """Basis and quality of the usage rows, by ROW."""
+    described: dict[Key, _Rows] = {}
+    seconds = column_units(usage["gpu_seconds"], PLACES["gpu_seconds"])
+    columns = (*ROW, "tenant_id", "basis", "methods", *_QUALITY)
+    for gpu_seconds, row in zip(seconds, rows_of(usage, *columns), strict=True):
+        *key, tenant_id, basis, methods, measured, estimated, missing = row
+        quality = dict(zip(_QUALITY, map(_seconds, (measured, estimated, missing)), strict=True)) | {"methods": methods}
+        own = Description(basis, quality)
+        rows = described.setdefault(tuple(key), _Rows({}, own))
+        if rows.by_tenant:
+            described[tuple(key)] = rows._replace(together=Description(basis, _added(rows.together.quality, quality)))
+        rows.by_tenant[tenant_id] = (gpu_seconds, own)
     return described
+
+
+def _seconds(value: Decimal | None) -> int | float | None:
+    return None if value is None else _number(value)
+
+
+def _added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Device time by quality of two rows together, with their rungs."""
+    exact = {name: Decimal(str(one[name] or 0)) + Decimal(str(other[name] or 0)) for name in _QUALITY}
+    rungs: dict[str, Decimal] = {}
+    for entry in filter(None, f"{one['methods']};{other['methods']}".split(";")):
+        rung, _, value = entry.partition("=")
+        rungs[rung] = rungs.get(rung, Decimal(0)) + Decimal(value)
+    methods = ";".join(f"{rung}={value:f}" for rung, value in sorted(rungs.items()))
+    return {name: _number(value) for name, value in exact.items()} | {"methods": methods}
 
 
 def _results(table: pa.Table) -> dict[Key, Result]:
@@ -272,12 +302,10 @@ def _results(table: pa.Table) -> dict[Key, Result]:
     numbers = {name: column_units(table[name], PLACES[name]) for name in names}
     nothing: list[int | None] = [None] * table.num_rows
     units = (numbers.get(name, nothing) for name in UNITS)
-    texts = rows_of(table, *KEY, "deployment_id", "currency", "policy_id", "estimated")
+    texts = rows_of(table, *KEY, "currency", "policy_id", "estimated")
     results = {
-        tuple(key): Result(Units(*units), amount, deployment_id, currency, policy_id, estimated)
-        for (*key, deployment_id, currency, policy_id, estimated), amount, *units in zip(
-            texts, numbers["amount"], *units, strict=True
-        )
+        tuple(key): Result(Units(*units), amount, currency, policy_id, estimated)
+        for (*key, currency, policy_id, estimated), amount, *units in zip(texts, numbers["amount"], *units, strict=True)
     }
     if len(results) != table.num_rows:
         raise AccountingError("a key of the ledger comes twice in one table (A31)")
@@ -298,7 +326,7 @@ def _booked_table(ledger: Mapping[Key, Booked]) -> pa.Table:
     for name in ("revision", "event_id", "basis"):
         columns[name] = [getattr(booked, name) for booked in ledger.values()]
     results = [booked.result for booked in ledger.values()]
-    for name in ("deployment_id", "currency", "policy_id", "estimated"):
+    for name in ("currency", "policy_id", "estimated"):
         columns[name] = [getattr(result, name) for result in results]
     for name in UNITS:
         columns[name] = units_column((getattr(result.units, name) for result in results), PLACES[name])
@@ -306,5 +334,5 @@ def _booked_table(ledger: Mapping[Key, Booked]) -> pa.Table:
     return pa.table({name: columns[name] for name in BOOKED.names}, schema=BOOKED)
 
 
-_NOTHING = Booked(FIRST_REVISION - 1, None, "", Result(Units(None, None, None), None, "", None, None, estimated=False))
+_NOTHING = Booked(FIRST_REVISION - 1, None, "", Result(Units(None, None, None), None, None, None, estimated=False))
 _IDLE = Description("samples", {**dict.fromkeys(_QUALITY), "methods": ""})

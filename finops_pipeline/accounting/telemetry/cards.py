@@ -49,6 +49,16 @@ class Told:
         begins, ends = group_bounds(changes(device, code))
         return Told(device[begins], first[begins], last[ends], np.array(texts, dtype=object)[code[begins]])
 
+    def latest(self, device: Ints, at: Ints) -> Ints:
+        """The stretch of each device that has begun last at the instant; -1 where none has."""
+        if not len(self):
+            return np.full(len(device), -1, dtype=np.int64)
+        low = int(self.first.min())
+        wide = int(max(self.first.max(), at.max(initial=low))) - low + 1
+        keys = self.device * wide + self.first - low
+        found = np.searchsorted(keys, device * wide + np.maximum(at - low, -1), "right") - 1
+        return np.where((found >= 0) & (self.device[found] == device), found, -1)
+
     def in_windows(self, devices: int, start: int, config: AccountingConfig) -> Ints:
         """Devices x windows of the hour: the stretch that counts for the window, -1 where none does (A7).
 
@@ -136,6 +146,15 @@ class Slices:
     """of the device's whole card"""
     known: Bools
     """the profile of the window is understood, or the device is whole"""
+    whole: Bools
+    """of each device: it is not an instance"""
+
+    def part(self, device: Ints, window: Ints) -> tuple[Ints, Ints]:
+        """The part of its card that each device is in a window, as numerator and denominator; 1 if it is whole."""
+        return (
+            np.where(self.whole[device], 1, self.number[device, window]),
+            np.where(self.whole[device], 1, self.card[device] * self.per[device, window]),
+        )
 
 
 def slices_in_windows(profile: Ints, card: Ints, board: Ints, whole: Bools, visible: Bools) -> Slices:
@@ -156,4 +175,4 @@ def slices_in_windows(profile: Ints, card: Ints, board: Ints, whole: Bools, visi
         np.add.at(untold, board, parts & ~known)
         left = np.maximum(card[:, None] - told[board], 0)
         number, per = np.where(known, number, left), np.where(known, per, 1 + untold[board] - (parts & ~known))
-    return Slices(number, per, card, known)
+    return Slices(number, per, card, known, whole)

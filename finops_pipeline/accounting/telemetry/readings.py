@@ -142,6 +142,7 @@ class HourReadings:
     spacing: Spacing
     models: Told
     profiles: Told
+    nodes: Told
     spellings: frozenset[str]
     """of models, as they were read"""
     values: dict[Quantity, Readings]
@@ -245,6 +246,7 @@ def read_hour(
         spacing=spacing,
         models=models,
         profiles=_told(device_of_row, columns.profile, samples),
+        nodes=_told(device_of_row, columns.node, samples),
         spellings=spellings,
         values=values,
         processes=processes,

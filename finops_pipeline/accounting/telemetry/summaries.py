@@ -30,6 +30,8 @@ from finops_pipeline.accounting.arrays import (
     whole,
 )
 from finops_pipeline.accounting.config import AccountingConfig, Quantity, profile_slices
+from finops_pipeline.accounting.exact import HOUR_MS
+from finops_pipeline.accounting.spans import packed
 from finops_pipeline.accounting.telemetry.cards import ModelNames, Told, most_told
 from finops_pipeline.accounting.telemetry.readings import (
     NO_LABELS,
@@ -44,10 +46,12 @@ from finops_pipeline.accounting.telemetry.readings import (
 )
 from finops_pipeline.contracts.lake import DCGM_SUMMARY, INSTANT
 
-FORMAT = 2
+FORMAT = 3
 """of DCGM_SUMMARY: a summary of another one is made anew"""
 NEVER_BEFORE = -(1 << 50)
 NEVER_AFTER = 1 << 50
+WIDEST = 1 << 34
+"""more milliseconds than there are within reach (198 days)"""
 EDGES: Mapping[str, Quantity] = {
     "utilization": Quantity.UTILIZATION,
     "memory": Quantity.MEMORY,
@@ -122,6 +126,12 @@ class Timeline:
     """the nearest readings of processes before and after the hour, in the timeline's devices and label sets (A19)"""
     together: frozenset[tuple[int, int]]
     """pairs of devices of one board that were read at a same instant"""
+    last_read: Ints
+    """last instant within reach of each device, NEVER_BEFORE where there is none"""
+    nodes: Told
+    """node of each device (A8)"""
+    node_span_ms: Ints
+    """how long the readings of other devices of its node span after that; -1 where there are none (A21)"""
 
 
 def scrape_seconds(device: Ints, target: Ints, seconds: Ints, count: Ints, devices: int) -> Ints:
@@ -206,12 +216,13 @@ def summarise(hour: HourReadings, config: AccountingConfig) -> pa.Table:
         "last_at": instants(hour.instant_at[last]),
         "first_labels": pa.array(joined[hour.instant_set[first]], pa.string()),
         "last_labels": pa.array(joined[hour.instant_set[last]], pa.string()),
+        "node_next_at": _node_next(hour, hour.instant_at[last]),
         "together": pa.array(_together(hour), pa.list_(pa.string())),
         "run_first": lists(runs.device, pa.array(runs.first, pa.int32())),
         "run_last": lists(runs.device, pa.array(runs.last, pa.int32())),
         "run_labels": lists(runs.device, pa.array(joined[runs.label_set], pa.string())),
     }
-    for name, told in (("model", hour.models), ("profile", hour.profiles)):
+    for name, told in (("model", hour.models), ("profile", hour.profiles), ("node", hour.nodes)):
         columns[f"{name}_text"] = lists(told.device, pa.array(told.text, pa.string()))
         columns[f"{name}_first"] = lists(told.device, instants(told.first))
         columns[f"{name}_last"] = lists(told.device, instants(told.last))
@@ -346,6 +357,48 @@ def merge_runs(parts: Sequence[Runs]) -> Runs:
     return Runs(runs.device[begins], runs.first[begins], runs.last[ends], runs.label_set[begins])
 
 
+def _node_next(hour: HourReadings, last_at: Ints) -> Column:
+    """The first instant of each device's last node after the device's last one: it is another device's (A21)."""
+    nodes = hour.nodes
+    number = {name: place for place, name in enumerate(sorted(set(nodes.text.tolist())))}
+    code = np.array([*(number[name] for name in nodes.text.tolist()), -1], dtype=np.int64)
+    stretch = nodes.latest(hour.instant_device, hour.instant_at)
+    keys = np.append(np.sort(packed(code[stretch] + 1, hour.instant_at - hour.start, HOUR_MS)), -1)
+    node = code[nodes.latest(np.arange(len(last_at)), last_at)] + 1
+    following = np.searchsorted(keys[:-1], packed(node, last_at - hour.start, HOUR_MS), "right")
+    found, offset = np.divmod(keys[following], HOUR_MS)
+    return pa.array(hour.start + offset, INSTANT, mask=(found != node) | (node == 0))
+
+
+def _node_spans(table: pa.Table, device: Ints, count: int) -> tuple[Ints, Ints]:
+    """`last_read` and `node_span_ms` of the timeline; the rows are in order of the hours."""
+    last_read, span = np.full(count, NEVER_BEFORE, dtype=np.int64), np.full(count, -1, dtype=np.int64)
+    lists = whole(table["node_text"])
+    of_row, names = ints(pc.list_parent_indices(lists)), lists.flatten().dictionary_encode()
+    first, last = (ints(whole(table[f"node_{side}"]).flatten()) for side in ("first", "last"))
+    row = np.full(count, -1, dtype=np.int64)
+    row[device] = np.arange(len(device))  # the last row of a device stays
+    read = np.flatnonzero(row >= 0)
+    last_read[read] = ints(table["last_at"])[row[read]]
+    stretch = np.searchsorted(of_row, row[read], "right") - 1  # the last one of the device's last row
+    told = (stretch >= 0) & (np.append(of_row, -1)[stretch] == row[read])
+    read, stretch = read[told], stretch[told]
+    if not len(read):
+        return last_read, span
+    code = ints(names.indices)
+    latest = np.full(len(names.dictionary), NEVER_BEFORE, dtype=np.int64)
+    np.maximum.at(latest, code, last)
+    # within the hour of the last reading `node_next_at` tells the first one of another device, later the first stretch does
+    node, low = code[stretch], int(first.min())
+    keys = np.append(np.sort(packed(code, first - low, WIDEST)), -1)
+    hour_end = (last_read[read] // HOUR_MS + 1) * HOUR_MS
+    following = keys[np.searchsorted(keys[:-1], packed(node, hour_end - low, WIDEST), "left")]
+    later = np.where(following // WIDEST == node, following % WIDEST + low, NEVER_AFTER)
+    earliest = np.minimum(ints(table["node_next_at"], NEVER_AFTER)[row[read]], later)
+    span[read] = np.where(earliest < NEVER_AFTER, latest[node] - earliest, -1)
+    return last_read, span
+
+
 def _together(hour: HourReadings) -> list[list[str]]:
     """Of each device, the other devices of its board that were read at a same instant."""
     board = hour.board_of()
@@ -399,6 +452,7 @@ def lay_together(
     index = {key: position for position, key in enumerate(keys)}
     together = whole(table["together"])
     linked, others = ints(pc.list_parent_indices(together)), together.flatten().to_pylist()
+    last_read, node_span_ms = _node_spans(table, device, count)
     return Timeline(
         start=start,
         devices=devices,
@@ -419,6 +473,9 @@ def lay_together(
             _standing(table, of_hour, board[device], after, len(boards), 1),
         ),
         processes=_processes(table, device, before, after, sets),
+        last_read=last_read,
+        nodes=_told(table, "node", device),
+        node_span_ms=node_span_ms,
         together=frozenset((int(device[row]), index[key]) for row, key in zip(linked, others, strict=True)),
     )
 

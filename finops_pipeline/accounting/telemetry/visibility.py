@@ -9,12 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from finops_pipeline.accounting.arrays import Bools, Ints, ints, spread
+from finops_pipeline.accounting.arrays import Bools, Ints, ints, spread, texts
 from finops_pipeline.accounting.config import REACH_HOURS, AccountingConfig
 from finops_pipeline.accounting.exact import HOUR_MS
 from finops_pipeline.accounting.telemetry.summaries import NEVER_AFTER, Timeline
+
+GONE_MS = 10 * 60 * 1000
+"""How long a node must have shown its other devices until one that it no longer shows is gone."""
 
 
 @dataclass(frozen=True)
@@ -43,28 +45,56 @@ def presence(device: Ints, at: Ints, timeline: Timeline, config: AccountingConfi
     return Presence(read, last_read, _replaced(np.flatnonzero(crowded), last_read, read, timeline))
 
 
-def visible_windows(
-    seen: Presence, timeline: Timeline, held: Bools, inventory: pa.Table, config: AccountingConfig
-) -> Bools:
-    """Devices x windows. `held` is where somebody holds the device.
+@dataclass(frozen=True)
+class Sight:
+    """Devices x windows apart from being held (A21)."""
 
-    Visible: read in the window or in the 24 h before it, or in the inventory, or held; not once its board is
-    read under other instances and it is not read again, or was never read together with them.
+    visible: Bools
+    gone: Bools
+    """read in the 24 h before, and cut short because its node no longer shows it (`device_gone`)"""
+
+
+def seen_windows(
+    presence: Presence, silent: Bools, timeline: Timeline, inventory: pa.Table, config: AccountingConfig
+) -> Sight:
+    """Where a device is visible, whoever holds it; `silent` windows are the gaps (A11).
+
+    Read in the window or in the 24 h before it, or in the inventory at its start. The 24 h do not count once its
+    inventory row (or its board's) has ended, and, unless a row in force lists it, after its last reading within reach
+    once readings of other devices of its node after that span 10 minutes. Not once its board is read under other
+    instances and it is not read again, or was never read together with them.
     """
     begins = timeline.start + np.arange(config.windows) * config.window_ms
-    recent = seen.last_read >= begins - REACH_HOURS * HOUR_MS
-    return (seen.read | recent | held | _in_inventory(inventory, timeline, begins, config)) & ~seen.replaced
+    recent = presence.last_read >= begins - REACH_HOURS * HOUR_MS
+    listed, in_force, ended = _in_inventory(inventory, timeline, begins)
+    counts = recent & (in_force | ~ended)
+    gone = counts & silent & ~listed & ~in_force & (timeline.node_span_ms >= GONE_MS)[:, None]
+    gone &= begins > timeline.last_read[:, None]
+    visible = (~silent | listed | (counts & ~gone)) & ~presence.replaced
+    return Sight(visible, gone & ~presence.replaced)
 
 
-def _in_inventory(inventory: pa.Table, timeline: Timeline, begins: Ints, config: AccountingConfig) -> Bools:
-    listed = np.zeros((len(timeline.devices), len(begins)), dtype=bool)
+def _in_inventory(inventory: pa.Table, timeline: Timeline, begins: Ints) -> tuple[Bools, Bools, Bools]:
+    """Devices x windows, at the window's start: a row in force names the device; one names it or its board; a row of
+    either has ended.
+    """
+    shape = (len(timeline.devices), len(begins))
+    listed, in_force, ended = (np.zeros(shape, dtype=bool) for _ in range(3))
     if not len(inventory):
-        return listed
-    device = ints(pc.index_in(inventory["gpu_uuid"], pa.array(timeline.devices.key, pa.string())))
+        return listed, in_force, ended
     valid_from, valid_to = ints(inventory["valid_from"]), ints(inventory["valid_to"], default=1 << 60)
-    present = (valid_from[:, None] < begins + config.window_ms) & (valid_to[:, None] > begins)
-    np.logical_or.at(listed, device, present)
-    return listed
+    present = (valid_from[:, None] <= begins) & (begins < valid_to[:, None])
+    past = valid_to[:, None] <= begins
+    keys, boards = texts(inventory["gpu_uuid"]), timeline.devices.uuid
+    for names, tables in ((timeline.devices.key, (listed, in_force, ended)), (boards, (in_force, ended))):
+        rows: dict[str, list[int]] = {}
+        for number, key in enumerate(keys.tolist()):
+            rows.setdefault(key, []).append(number)
+        pairs = [(place, number) for place, name in enumerate(names.tolist()) for number in rows.get(name, ())]
+        device, row = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        for table in tables:
+            np.logical_or.at(table, device, (past if table is ended else present)[row])
+    return listed, in_force, ended
 
 
 def _replaced(devices: Ints, last_read: Ints, read: Bools, timeline: Timeline) -> Bools:

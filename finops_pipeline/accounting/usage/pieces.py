@@ -12,7 +12,6 @@ from decimal import Decimal
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from finops_pipeline.accounting.arrays import (
     Bools,
@@ -33,7 +32,6 @@ from finops_pipeline.accounting.holding.view import NOBODY
 from finops_pipeline.accounting.telemetry.energy import WindowCounter, counter_of, stretch_energy
 from finops_pipeline.accounting.telemetry.readings import HourReadings, Readings
 from finops_pipeline.accounting.telemetry.summaries import Edge, Timeline, combined_utilization
-from finops_pipeline.accounting.telemetry.visibility import Presence, visible_windows
 from finops_pipeline.accounting.telemetry.windows import Filled, Method, fill, gap_windows
 
 Codes = npt.NDArray[np.int8]
@@ -63,13 +61,17 @@ class Pieces:
     end: Ints
     """ms from the hour's start"""
     holder: Ints
-    """workload, `len(workloads)` + pod, or NOBODY"""
+    """party of a workload (A4), `len(parties)` + pod, or NOBODY"""
     interval: Ints
     """of the holding's intervals, or NOBODY"""
     holders: Ints
     """how many share the device then (A19)"""
     units: Ints
     """billionths of a unit of `gpu_count` that the device matches (A21)"""
+    pods: Ints
+    """how many of the holders are pods without events"""
+    taken: Ints
+    """what workloads' units take of the device: GPU-ms times `Holding.taken.whole`"""
     state: Codes
 
 
@@ -109,8 +111,10 @@ class HourPieces:
 
     pieces: Pieces
     energy: Energy
+    seen: Bools
+    """devices x windows: visible whoever holds it (A21)"""
     visible: Bools
-    """devices x windows"""
+    """devices x windows: visible in some part of it"""
     measures: Measures
     status: Status
     provisional: bool
@@ -123,16 +127,17 @@ class HourPieces:
 def hour_pieces(
     hour: HourReadings,
     timeline: Timeline,
-    seen: Presence,
+    seen: Bools,
     holding: Holding,
-    inventory: pa.Table,
     config: AccountingConfig,
 ) -> HourPieces:
-    """One hour's pieces; `inventory` is GPU_INVENTORY, `holding` the outcome of A17."""
+    """One hour's pieces; `seen` (devices x windows) is where devices are visible whoever holds them, `holding` the
+    outcome of A17.
+    """
     device_of = places(hour.devices.key, timeline.devices.key)
     board_of = places(hour.boards, timeline.boards)
     held, held_by_events = _held_windows(holding, timeline, config)
-    visible = visible_windows(seen, timeline, held, inventory, config)
+    visible = seen | held
 
     def near(quantity: Quantity, readings: Readings) -> tuple[Readings, Edge, Edge]:
         return readings, timeline.before[quantity], timeline.after[quantity]
@@ -162,12 +167,13 @@ def hour_pieces(
         memory=_settled(memory, held_by_events),
         power=_modelled(_settled(power, held_by_events), power.known, held, timeline, config),
     )
-    pieces = _pieces(holding, timeline, visible, config)
+    pieces = _pieces(holding, timeline, seen)
     spent = _energy(pieces, counter, measures.power, power.known, holding, timeline, config)
     ever_read = (utilization.known, memory.known, power.known)
     return HourPieces(
         pieces=pieces,
         energy=spent,
+        seen=seen,
         visible=visible,
         measures=measures,
         status=_status(measures, ever_read, counter, counter_gaps, spent.by_class, holding, timeline, config),
@@ -245,11 +251,18 @@ def _power_limits(timeline: Timeline, config: AccountingConfig) -> Ints:
     return limits
 
 
-def _pieces(holding: Holding, timeline: Timeline, visible: Bools, config: AccountingConfig) -> Pieces:
+def visible_cells(seen: Bools, holding: Holding) -> Bools:
+    """Where a device is visible: seen (A21), or while it is held."""
+    visible = seen.ravel()[holding.cells.place]
+    visible[holding.claims.cell] = True
+    return visible
+
+
+def _pieces(holding: Holding, timeline: Timeline, seen: Bools) -> Pieces:
     """Cells merged where the holders of the board's devices stay the same, one element a holder."""
     of, claims = holding.cells, holding.claims
-    cell = of.device * config.windows + of.window
-    seen = visible.ravel()[cell]
+    cell = of.place
+    visible = visible_cells(seen, holding)
     who = holding.holder_numbers()[claims.holder]
     begins = np.searchsorted(of.device, np.arange(len(timeline.devices)))
     leader = begins[np.searchsorted(timeline.board, timeline.board)]
@@ -265,7 +278,9 @@ def _pieces(holding: Holding, timeline: Timeline, visible: Bools, config: Accoun
     holder, interval = who[on_first], claims.holder[on_first]
     units = holding.units[on_first]
     holders = np.bincount(piece, minlength=len(first))
-    alone = np.flatnonzero((holders == 0) & seen[first])
+    pods = np.bincount(piece[holder >= len(holding.parties)], minlength=len(first))
+    taken = np.add.reduceat(holding.taken.amount * (of.end - of.begin), first) if len(first) else first
+    alone = np.flatnonzero((holders == 0) & visible[first])
     piece = np.concatenate([piece, alone])
     holder = np.concatenate([holder, np.full(len(alone), NOBODY)])
     interval = np.concatenate(
@@ -274,7 +289,7 @@ def _pieces(holding: Holding, timeline: Timeline, visible: Bools, config: Accoun
     units = np.concatenate([units, np.zeros(len(alone), dtype=np.int64)])
     order = np.argsort(piece, kind="stable")
     order = order[sorting(piece[order], holder[order])]
-    order = order[seen[first[piece[order]]]]
+    order = order[visible[first[piece[order]]]]
     piece, holder, interval, units = piece[order], holder[order], interval[order], units[order]
     here = first[piece]
     return Pieces(
@@ -287,6 +302,8 @@ def _pieces(holding: Holding, timeline: Timeline, visible: Bools, config: Accoun
         interval=interval,
         holders=np.maximum(holders[piece], 1),
         units=units,
+        pods=pods[piece],
+        taken=taken[piece],
         state=holding.state[here],
     )
 
@@ -308,6 +325,8 @@ def _energy(
     value, value_known = stretch_energy(
         counter, board, pieces.begin, pieces.end, np.where(use, by_class, milliwatts), known | use
     )
+    # a window of which a part is unknown is unknown
+    value_known &= ~((np.diff(counter.unsound, axis=1)[board, pieces.window] > 0) & ~(known | use))
     modelled = np.zeros((len(timeline.devices), config.windows), dtype=bool)
     modelled.ravel()[pieces.cell[use]] = True
     return Energy(value, value_known, modelled)
@@ -318,24 +337,24 @@ def _class_watts(pieces: Pieces, holding: Holding, timeline: Timeline, config: A
 
     Class watts are those of one unit; a MIG device, or one with several holders, has only its model's (A20).
     """
-    milliwatts = np.zeros(len(pieces.device), dtype=np.int64)
     classes = (name or "" for name in holding.intervals.placed_class.tolist())
     per_unit = mapped(lambda name: _milli(config.watts(name)), classes)
     if not any(per_unit):
-        return milliwatts
+        return np.zeros(len(pieces.device), dtype=np.int64)
     held = np.flatnonzero(pieces.holder != NOBODY)
     window, windows = pieces.cell, len(timeline.devices) * config.windows
-    lowest, highest = np.full(windows, len(pieces.device)), np.full(windows, NOBODY)
-    np.minimum.at(lowest, window[held], np.where(pieces.holders[held] > 1, NOBODY, pieces.holder[held]))
-    np.maximum.at(highest, window[held], pieces.holder[held])
+    workload = np.append(holding.intervals.workload, NOBODY)[pieces.interval]
+    workload = np.where(workload == NOBODY, len(holding.intervals.workloads) + pieces.holder, workload)
+    lowest, highest = np.full(windows, np.iinfo(np.int64).max), np.full(windows, NOBODY)
+    np.minimum.at(lowest, window[held], np.where(pieces.holders[held] > 1, NOBODY, workload[held]))
+    np.maximum.at(highest, window[held], workload[held])
     whole = timeline.devices.instance[pieces.device[held]] == ""
     held = held[(lowest == highest)[window[held]] & (pieces.interval[held] != NOBODY) & whole]
     watts = np.array([*per_unit, 0], dtype=np.int64)[pieces.interval[held]]
     of_window = np.zeros(windows, dtype=np.int64)
-    of_window[window[held]] = half_even_div(watts * pieces.units[held], NANO)
-    milliwatts[:] = of_window[window]
-    milliwatts[held] = half_even_div(watts * pieces.units[held], NANO)
-    return milliwatts
+    # pieces ascend by time: the first one of a window is written last and stays
+    of_window[window[held][::-1]] = half_even_div(watts * pieces.units[held], NANO)[::-1]
+    return of_window[window]
 
 
 def _status(

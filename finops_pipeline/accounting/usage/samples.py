@@ -101,13 +101,8 @@ def _first_holders(found: HourPieces) -> Ints:
 
 def _holder_facts(holding: Holding, owners: Mapping[str, PodOwner | None]) -> tuple[Texts, Texts]:
     """Tenant and deployment of each holder; the last element is nobody's."""
-    intervals = holding.intervals
-    tenants: list[str | None] = [None] * len(intervals.workloads)
-    deployments: list[str | None] = [None] * len(intervals.workloads)
-    for workload, tenant, deployment in zip(
-        intervals.workload.tolist(), intervals.tenant.tolist(), intervals.deployment.tolist(), strict=True
-    ):
-        tenants[workload], deployments[workload] = tenant, deployment or str(intervals.workloads[workload])
+    tenants: list[str | None] = holding.parties.tenant.tolist()
+    deployments: list[str | None] = holding.parties.deployment.tolist()
     for pod in holding.pods:
         owner = owners[pod]
         tenants.append(owner.tenant_id if owner else None)

@@ -9,6 +9,7 @@ once per board and holder.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -33,7 +34,9 @@ from finops_pipeline.accounting.exact import (
     hour_text,
     largest_remainder,
     round_half_even,
+    rows_of,
 )
+from finops_pipeline.accounting.holding.cells import Cells
 from finops_pipeline.accounting.holding.deployments import PodOwner
 from finops_pipeline.accounting.holding.holders import Holding
 from finops_pipeline.accounting.holding.states import State
@@ -42,10 +45,12 @@ from finops_pipeline.accounting.telemetry.cards import Slices
 from finops_pipeline.accounting.telemetry.readings import HourReadings, Readings
 from finops_pipeline.accounting.telemetry.summaries import NEVER_AFTER, NEVER_BEFORE, Edge, Timeline
 from finops_pipeline.accounting.telemetry.windows import RUNGS, Method, fill
-from finops_pipeline.accounting.usage.pieces import HourPieces, Pieces, places
+from finops_pipeline.accounting.usage.pieces import HourPieces, Pieces, places, visible_cells
 from finops_pipeline.contracts.lake import FLEET_STATES, GPU_HOLDINGS, GPU_MATCHES
 
 UNITS = ("time", "activity", "memory", "energy")
+SEPARATOR = "\x1f"
+"""between a share id and what tells parts of one share id apart"""
 Amounts = dict[str, tuple[Ints, Bools]]
 """Of each unit, the amounts and whether they are known"""
 
@@ -76,18 +81,32 @@ def holdings_table(
     rows = np.flatnonzero(split)
     if len(rows):
         shares = _shares(pieces, rows, used, hour, timeline, holding, slices, mig, config)
+        left = _left_to_pods(pieces, rows, group[rows], holding, slices)
         for unit, parts in shares.items():
-            _add_split(amounts[unit], group[rows], parts, of_board, of_holder, timeline, holding, hour_text(hour.start))
+            _add_split(
+                amounts[unit],
+                group[rows],
+                parts,
+                of_board,
+                of_holder,
+                timeline,
+                holding,
+                hour_text(hour.start),
+                left if unit == "time" else defaultdict(Fraction),
+            )
     begin, end = np.full(groups, HOUR_MS), np.zeros(groups, np.int64)
     np.minimum.at(begin, group, pieces.begin)
     np.maximum.at(end, group, pieces.end)
-    workloads = len(holding.intervals.workloads)
-    basis = np.select([of_holder == NOBODY, of_holder < workloads], ["idle", "lifecycle"], "samples")
+    lifecycle = (of_holder != NOBODY) & (of_holder < len(holding.parties))
+    basis = np.select([of_holder == NOBODY, lifecycle], ["idle", "lifecycle"], "samples")
     model = _board_models(timeline)[of_board]
+    party = np.where(lifecycle, of_holder, NOBODY)
     columns: dict[str, Column] = {
         "gpu_uuid": pa.array(timeline.boards[of_board], pa.string()),
         "gpu_model": pa.array(model, pa.string()),
         "workload_id": pa.array(holder_names(of_holder, model, holding), pa.string()),
+        "tenant_id": pa.array(_of_party(holding.parties.tenant, party), pa.string()),
+        "deployment_id": pa.array(_of_party(holding.parties.deployment, party), pa.string()),
         "basis": pa.array(basis.tolist(), pa.string()),
         "first_at": pa.array(hour.start + begin, GPU_HOLDINGS.field("first_at").type),
         "last_at": pa.array(hour.start + end, GPU_HOLDINGS.field("last_at").type),
@@ -100,9 +119,14 @@ def holdings_table(
     return pa.table(columns, schema=GPU_HOLDINGS)
 
 
+def _of_party(texts: Texts, party: Ints) -> list[str | None]:
+    """A text of each party; None for NOBODY."""
+    return [None if number == NOBODY else str(texts[number]) for number in party.tolist()]
+
+
 def holder_names(holder: Ints, model: Texts, holding: Holding) -> Texts:
     """workload_id, `namespace/pod`, or `idle:<model>`: also the names by which A29 breaks ties."""
-    known = np.concatenate([holding.intervals.workloads, np.array(holding.pods, dtype=object), [""]]).astype(object)
+    known = np.concatenate([holding.parties.workload, np.array(holding.pods, dtype=object), [""]]).astype(object)
     return np.where(holder == NOBODY, "idle:" + model, known[holder])
 
 
@@ -153,14 +177,13 @@ def _shares(
     """Exact parts of the pieces of MIG and shared boards, as amount, denominator and known (A19)."""
     device, holders = pieces.device[rows], pieces.holders[rows]
     number, per = (table[device, pieces.window[rows]] for table in (slices.number, slices.per))
-    instance = timeline.devices.instance[device] != ""
-    part, whole = np.where(instance, number, 1), np.where(instance, slices.card[device] * per, 1)
+    part, whole = slices.part(device, pieces.window[rows])
     weight, together = _weights(pieces, rows, number, per, timeline.board[device])
     divided = mig[timeline.board[device]]
     here = {unit: (amount[rows], known[rows]) for unit, (amount, known) in used.items()}
     span = here["time"][0]
     shares = {
-        "time": (span * part, whole * holders, pieces.interval[rows] == NOBODY),
+        "time": (span * part, whole * holders, (pieces.holder[rows] == NOBODY) | (pieces.pods[rows] == holders)),
         "activity": (here["activity"][0] * part, whole * holders, here["activity"][1]),
         "memory": (here["memory"][0], holders, here["memory"][1]),
         "energy": (
@@ -201,6 +224,22 @@ def _weights(pieces: Pieces, rows: Ints, number: Ints, per: Ints, board: Ints) -
     return weight, together
 
 
+def _left_to_pods(pieces: Pieces, rows: Ints, group: Ints, holding: Holding, slices: Slices) -> dict[int, Fraction]:
+    """GPU-ms of pods without events beside workloads: equal parts of what the workloads' units leave (A18)."""
+    beside = np.flatnonzero((pieces.holder[rows] >= len(holding.parties)) & (pieces.pods[rows] < pieces.holders[rows]))
+    which, into = rows[beside], group[beside]
+    part, whole = slices.part(pieces.device[which], pieces.window[which])
+    order, first = grouped(into, pieces.pods[which], part, whole)
+    left: dict[int, Fraction] = defaultdict(Fraction)
+    if len(order):
+        spans = np.add.reduceat((pieces.end - pieces.begin)[which[order]], first).tolist()
+        taken = np.add.reduceat(pieces.taken[which[order]], first).tolist()
+        for row, span, amount in zip(order[first].tolist(), spans, taken, strict=True):
+            free = Fraction(span * int(part[row]), int(whole[row])) - Fraction(amount, holding.taken.whole)
+            left[int(into[row])] += free / int(pieces.pods[which[row]])
+    return left
+
+
 def _add_split(
     amounts: tuple[Ints, Bools],
     group: Ints,
@@ -210,13 +249,16 @@ def _add_split(
     timeline: Timeline,
     holding: Holding,
     hour: str,
+    exact: dict[int, Fraction],
 ) -> None:
-    """Sum the exact parts per holder, round their total on each board once, and divide it by A29 (A28)."""
+    """Sum the exact parts per holder, round their total on each board once, and divide it by A29 (A28).
+
+    `exact` has parts beside those of `parts`, by group.
+    """
     total, some = amounts
     known = parts[2]
     amount, denominator, group = parts[0][known], parts[1][known], group[known]
     order, first = grouped(group, denominator)
-    exact: dict[int, Fraction] = defaultdict(Fraction)
     if len(order):
         sums = np.add.reduceat(amount[order], first).tolist()
         for row, value in zip(order[first].tolist(), sums, strict=True):
@@ -230,10 +272,19 @@ def _add_split(
         rounded = round_half_even(whole.numerator, whole.denominator)
         index = np.array(list(members), dtype=np.int64)
         names = holder_names(of_holder[index], np.full(len(index), models[board], dtype=object), holding)
-        weights = dict(zip(names.tolist(), members.values(), strict=True))
-        split = largest_remainder(rounded, weights, hour) if whole else {}
-        total[index] = [split.get(name, 0) for name in names]
+        # parties ascend by workload, tenant and deployment; so do their numbers as texts of one length
+        keys = [
+            f"{name}{SEPARATOR}{holder:012d}" for name, holder in zip(names, of_holder[index].tolist(), strict=True)
+        ]
+        weights = dict(zip(keys, members.values(), strict=True))
+        split = largest_remainder(rounded, weights, hour, _share_id) if whole else {}
+        total[index] = [split.get(key, 0) for key in keys]
         some[index] = True
+
+
+def _share_id(key: str) -> str:
+    """A board is divided by workload (A29)."""
+    return key.rpartition(SEPARATOR)[0]
 
 
 def _process_values(
@@ -281,7 +332,7 @@ def _own_values(
         [number.get(text, -1) for text in (*holding.intervals.label.tolist(), *holding.pods)] + [-1], dtype=np.int64
     )
     interval, holder = pieces.interval[rows], pieces.holder[rows]
-    pod = holder - len(holding.intervals.workloads) + len(holding.intervals)
+    pod = holder - len(holding.parties) + len(holding.intervals)
     label = label_of[np.where(interval != NOBODY, interval, np.where(holder != NOBODY, pod, NOBODY))]
     wanted = pieces.device[rows] * len(number) + label
     keys = [side.device * len(number) + of_set[side.label_set] for side in sides]
@@ -330,30 +381,103 @@ def matches_table(holding: Holding, timeline: Timeline) -> pa.Table:
 
 
 def fleet_states(
+    hour: HourReadings,
     timeline: Timeline,
     holding: Holding,
     found: HourPieces,
     owners: Mapping[str, PodOwner | None],
+    slices: Slices,
+    inventory: pa.Table,
     config: AccountingConfig,
 ) -> pa.Table:
-    """FLEET_STATES: visible device time by model, and what it was (A17, A18, A21)."""
+    """FLEET_STATES: visible device time by model, what it was, and where (A17, A18, A21, A36)."""
     cells = holding.cells
-    seen = np.flatnonzero(found.visible.ravel()[cells.device * config.windows + cells.window])
+    seen = np.flatnonzero(visible_cells(found.seen, holding))
+    span = (cells.end - cells.begin)[seen]
     models, model_of = np.unique(timeline.devices.model.astype(str), return_inverse=True)
     totals = np.zeros((len(models), len(State)), dtype=np.int64)
     state = _paid_states(holding, owners)
-    np.add.at(totals, (model_of[cells.device[seen]], state[seen]), (cells.end - cells.begin)[seen])
+    np.add.at(totals, (model_of[cells.device[seen]], state[seen]), span)
     visible = np.zeros(len(models), dtype=np.int64)
-    np.add.at(visible, model_of, found.visible.sum(axis=1) * config.window_ms)
+    np.add.at(visible, model_of[cells.device[seen]], span)
     some = visible > 0
+    part, whole = slices.part(cells.device[seen], cells.window[seen])
+    gpu_ms = _visible_gpu_ms(cells.device[seen], span, part, whole, found, timeline)
+    nodes = _nodes(hour, cells.take(seen), model_of, inventory, timeline, config)
     return pa.table(
         {
             "gpu_model": pa.array(models[some].tolist(), pa.string()),
             "visible": pa.array(visible[some]),
             **{state.name.lower(): pa.array(totals[some, state]) for state in State},
+            "visible_gpu": pa.array([gpu_ms[str(name)] for name in models[some]], pa.int64()),
+            "nodes": pa.array(
+                [sorted(nodes[number]) for number in np.flatnonzero(some).tolist()], pa.list_(pa.string())
+            ),
         },
         schema=FLEET_STATES,
     )
+
+
+def _visible_gpu_ms(
+    device: Ints, span: Ints, part: Ints, whole: Ints, found: HourPieces, timeline: Timeline
+) -> dict[str, int]:
+    """What the visible devices of each model give (A36), from the spans in which a device is visible and its part of the
+    card then.
+
+    Each board counts up to a whole ms, one that is MIG or shared to one more: its shares are rounded together (A28).
+    """
+    board = timeline.board[device]
+    exact: dict[int, Fraction] = defaultdict(Fraction)
+    order, first = grouped(board, part, whole)
+    if len(order):
+        for row, total in zip(order[first].tolist(), np.add.reduceat(span[order], first).tolist(), strict=True):
+            exact[int(board[row])] += Fraction(total * int(part[row]), int(whole[row]))
+    divided = np.zeros(len(timeline.boards), dtype=bool)
+    divided[timeline.board[timeline.devices.instance != ""]] = True
+    divided[timeline.board[found.pieces.device[found.pieces.holders > 1]]] = True
+    models = _board_models(timeline)
+    given: dict[str, int] = defaultdict(int)
+    for number, gpu_ms in exact.items():
+        given[str(models[number])] += math.ceil(gpu_ms) + int(divided[number])
+    return given
+
+
+def _nodes(
+    hour: HourReadings,
+    cells: Cells,
+    model_of: Ints,
+    inventory: pa.Table,
+    timeline: Timeline,
+    config: AccountingConfig,
+) -> dict[int, set[str]]:
+    """Nodes of the visible devices of each model (A36), `cells` being where they are visible: those of their readings in the
+    hour, else of the nearer ones, and those that rows in force list.
+    """
+    nodes: dict[int, set[str]] = defaultdict(set)
+    place = places(hour.devices.key, timeline.devices.key)[hour.nodes.device]
+    read = np.zeros(len(timeline.devices), dtype=bool)
+    read[place] = True
+    seen = np.unique(cells.device)
+    here = np.isin(place, seen)
+    pairs = {*zip(place[here].tolist(), hour.nodes.text[here].tolist(), strict=True)}
+    silent = cells.take(~read[cells.device])
+    if len(silent):
+        nearer = timeline.nodes.in_windows(len(timeline.devices), timeline.start, config)[silent.device, silent.window]
+        told = nearer >= 0
+        pairs |= {*zip(silent.device[told].tolist(), timeline.nodes.text[nearer[told]].tolist(), strict=True)}
+    for device, node in pairs:
+        if node:
+            nodes[int(model_of[device])].add(str(node))
+    called: dict[str, set[int]] = defaultdict(set)
+    for number in seen.tolist():
+        called[str(timeline.devices.key[number])].add(int(model_of[number]))
+        called[str(timeline.devices.uuid[number])].add(int(model_of[number]))
+    last = timeline.start + HOUR_MS - config.window_ms
+    for key, node, begin, end in rows_of(inventory, "gpu_uuid", "node", "valid_from", "valid_to"):
+        if node and begin <= last and (end is None or end > timeline.start):
+            for model in called.get(key, ()):
+                nodes[model].add(node)
+    return nodes
 
 
 def _paid_states(holding: Holding, owners: Mapping[str, PodOwner | None]) -> Ints:

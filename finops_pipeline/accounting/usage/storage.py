@@ -52,6 +52,7 @@ def _rows(hour_ms: int, cluster: str, held: Iterable[tuple[str, str | None]]) ->
             "tenant_id": tenant_id,
             "deployment_id": deployment_id,
             "basis": "storage",
+            "estimated": False,
             "methods": "",
         }
         for deployment_id, tenant_id in held

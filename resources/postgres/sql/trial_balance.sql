@@ -1,7 +1,8 @@
 -- The trial balance: usage x price = allocated = booked = stated, from Postgres alone and without the program's
 -- arithmetic (A24, A28-A33). One row a proof, month, tenant (null: all of them), currency and measure.
---   priced   every usage row's parts cost what its units cost by its policy, rounded half-even once to 9 places; no
---            division and no rounding is done here: both sides are multiplied by the denominator instead
+--   priced   every usage row's parts cost what its units cost by its policy, rounded half-even once to 9 places (rows
+--            that differ in the tenant of their events alone are looked at together); no division and no rounding is
+--            done here: both sides are multiplied by the denominator instead
 --   booked   what is allocated to a tenant, plus its credits, is what the ledger holds, exactly
 --   stated   the events that a statement covers are its lines: units exactly, an amount to less than one minor unit a
 --            line, the total of items and that of corrections to half a minor unit each
@@ -9,20 +10,23 @@
 WITH month AS (
     SELECT coalesce(%(first)s::timestamptz, '-infinity') AS first, coalesce(%(past)s::timestamptz, 'infinity') AS past
 ), usage AS (
-    SELECT u.cluster, u.hour, u.workload_id, u.gpu_model AS model, u.gpu_seconds, u.gpu_memory_gb_seconds, u.energy_wh
+    SELECT u.cluster, u.hour, u.workload_id, u.gpu_model AS model, u.deployment_id, sum(u.gpu_seconds) AS gpu_seconds,
+           sum(u.gpu_memory_gb_seconds) AS gpu_memory_gb_seconds, sum(u.energy_wh) AS energy_wh, count(*) AS rows
     FROM eai.gpu_usage u, month WHERE u.attributed AND u.basis <> 'storage' AND u.hour >= first AND u.hour < past
+    GROUP BY 1, 2, 3, 4, 5
     UNION ALL
-    SELECT i.cluster, i.hour, 'idle:' || i.gpu_model, i.gpu_model, i.gpu_seconds, i.gpu_memory_gb_seconds, i.energy_wh
+    SELECT i.cluster, i.hour, 'idle:' || i.gpu_model, i.gpu_model, 'idle', i.gpu_seconds, i.gpu_memory_gb_seconds,
+           i.energy_wh, 1
     FROM eai.gpu_idle i, month WHERE i.hour >= first AND i.hour < past
 ), allocated AS (
     SELECT a.*, to_char(a.hour AT TIME ZONE 'UTC', 'YYYY-MM') AS period
     FROM eai.gpu_cost_allocation a, month WHERE a.hour >= first AND a.hour < past
 ), whole AS (
-    SELECT cluster, hour, workload_id, coalesce(gpu_model, '') AS model, min(currency) AS currency,
+    SELECT cluster, hour, workload_id, coalesce(gpu_model, '') AS model, deployment_id, min(currency) AS currency,
            min(policy_id) AS policy_id, count(DISTINCT coalesce(policy_id, '')) AS policies, sum(amount) AS amount,
            sum(gpu_seconds) AS gpu_seconds, sum(gpu_memory_gb_seconds) AS gpu_memory_gb_seconds,
            sum(energy_wh) AS energy_wh, sum(storage_gb_hours) AS storage_gb_hours
-    FROM allocated GROUP BY 1, 2, 3, 4
+    FROM allocated GROUP BY 1, 2, 3, 4, 5
 ), priced AS (
     SELECT cluster, hour, workload_id, model, w.currency, w.amount, w.policies, w.policy_id, p.currency AS charged,
            w.workload_id IS NOT NULL AS paid, w.storage_gb_hours IS NOT NULL AS disk, u.workload_id IS NOT NULL AS used,
@@ -37,11 +41,13 @@ WITH month AS (
                 ELSE 24 * extract(day FROM date_trunc('month', hour AT TIME ZONE 'UTC') + interval '1 month - 1 day')
                 END AS scale,
            -- a disk is priced by its exact GB-hours, of which 6 decimals are published (A24)
-           CASE WHEN w.storage_gb_hours IS NULL THEN 0 ELSE 0.0000005 * p.storage_gb_month_price END AS slack
-    FROM whole w FULL JOIN usage u USING (cluster, hour, workload_id, model)
+           CASE WHEN w.storage_gb_hours IS NULL THEN 0 ELSE 0.0000005 * p.storage_gb_month_price END AS slack,
+           -- rows that differ in their event's tenant alone are rounded one by one (A36)
+           coalesce(u.rows, 1) AS rows
+    FROM whole w FULL JOIN usage u USING (cluster, hour, workload_id, model, deployment_id)
     LEFT JOIN eai.allocation_policies p ON p.id = w.policy_id
 ), judged AS (
-    SELECT to_char(hour AT TIME ZONE 'UTC', 'YYYY-MM') AS period, currency, amount, exact / scale AS cost, CASE
+    SELECT to_char(hour AT TIME ZONE 'UTC', 'YYYY-MM') AS period, currency, amount, exact / scale AS cost, rows, CASE
         WHEN NOT paid THEN 'is usage that nobody pays'
         WHEN NOT used AND NOT disk THEN 'is paid, but is no usage'
         WHEN NOT disk AND other_units THEN 'has parts that do not sum to its units'
@@ -50,8 +56,8 @@ WITH month AS (
         WHEN charged IS NULL THEN 'is priced by a policy that does not exist'
         WHEN NOT in_force THEN 'is priced by a policy that is not in force'
         WHEN charged <> currency THEN 'is not in the currency of its policy'
-        WHEN abs(amount * scale - exact) > 0.0000000005 * scale + slack THEN 'costs something else'
-        WHEN slack = 0 AND abs(amount * scale - exact) = 0.0000000005 * scale
+        WHEN abs(amount * scale - exact) > 0.0000000005 * scale * rows + slack THEN 'costs something else'
+        WHEN slack = 0 AND rows = 1 AND abs(amount * scale - exact) = 0.0000000005 * scale
             AND trunc(amount * 1000000000) %% 2 <> 0 THEN 'is not rounded half-even'
         END AS fault, cluster || ', ' || to_char(hour AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') || ', '
             || workload_id || CASE model WHEN '' THEN '' ELSE ' on ' || model END AS place
@@ -112,7 +118,7 @@ WITH month AS (
     ) AS m (measure, value)
 ), proofs AS (
     SELECT 'priced' AS proof, period, NULL::uuid AS tenant_id, currency, 'amount' AS measure, sum(cost) AS left_side,
-           sum(amount) AS right_side, count(*) * 0.0000000005 AS tolerance, count(fault) = 0 AS holds,
+           sum(amount) AS right_side, sum(rows) * 0.0000000005 AS tolerance, count(fault) = 0 AS holds,
            min(place || ' ' || fault) AS fault
     FROM judged GROUP BY period, currency
     UNION ALL

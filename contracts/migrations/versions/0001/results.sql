@@ -98,11 +98,12 @@ CREATE TABLE eai.gpu_usage (
     measured_seconds numeric,
     estimated_seconds numeric,
     missing_seconds numeric,
+    estimated boolean NOT NULL,
     methods text NOT NULL,
     CONSTRAINT gpu_usage_key UNIQUE NULLS NOT DISTINCT (cluster, hour, workload_id, gpu_model, tenant_id, deployment_id),
     CONSTRAINT gpu_usage_basis CHECK (basis IN ('lifecycle', 'samples', 'storage'))
 );
-COMMENT ON TABLE eai.gpu_usage IS 'A workload''s hour on one model (A20).';
+COMMENT ON TABLE eai.gpu_usage IS 'A workload''s hour on one model for one tenant and deployment (A4, A20).';
 COMMENT ON COLUMN eai.gpu_usage.cluster IS 'cluster that the row belongs to';
 COMMENT ON COLUMN eai.gpu_usage.hour IS 'start of the accounting hour (A1) (UTC)';
 COMMENT ON COLUMN eai.gpu_usage.workload_id IS 'workload, namespace/pod (A18) or storage:<deployment>';
@@ -111,7 +112,7 @@ COMMENT ON COLUMN eai.gpu_usage.tenant_id IS 'the event''s tenant, else the depl
 COMMENT ON COLUMN eai.gpu_usage.attributed IS
     'false: nobody holds it, and tenant_id is the platform tenant, who sees such rows';
 COMMENT ON COLUMN eai.gpu_usage.deployment_id IS 'deployment (A18, A23)';
-COMMENT ON COLUMN eai.gpu_usage.placed_class IS 'class of the hour''s last interval (A6)';
+COMMENT ON COLUMN eai.gpu_usage.placed_class IS 'class of the row''s last interval in the hour (A6)';
 COMMENT ON COLUMN eai.gpu_usage.basis IS 'lifecycle, samples or storage';
 COMMENT ON COLUMN eai.gpu_usage.gpu_seconds IS 'allocated time in GPU-seconds (A4, A18)';
 COMMENT ON COLUMN eai.gpu_usage.gpu_active_seconds IS 'utilization x seconds in GPU-seconds (A20)';
@@ -120,6 +121,7 @@ COMMENT ON COLUMN eai.gpu_usage.energy_wh IS 'energy in Wh, without PUE (A20)';
 COMMENT ON COLUMN eai.gpu_usage.measured_seconds IS 'device time measured, in seconds (A15)';
 COMMENT ON COLUMN eai.gpu_usage.estimated_seconds IS 'device time estimated, in seconds (A15)';
 COMMENT ON COLUMN eai.gpu_usage.missing_seconds IS 'device time missing, in seconds (A15)';
+COMMENT ON COLUMN eai.gpu_usage.estimated IS 'true unless all of it was measured, also below a millisecond (A15)';
 COMMENT ON COLUMN eai.gpu_usage.methods IS 'estimation rungs with their seconds, sorted, joined by ;';
 CREATE INDEX gpu_usage_pods ON eai.gpu_usage (workload_id, hour) WHERE basis = 'samples';
 CREATE INDEX gpu_usage_tenant ON eai.gpu_usage (tenant_id, hour);
@@ -157,6 +159,8 @@ CREATE TABLE eai.fleet_hours (
     lifecycle numeric NOT NULL,
     matched numeric NOT NULL,
     unmatched numeric NOT NULL,
+    visible_gpu numeric NOT NULL,
+    priced numeric NOT NULL,
     PRIMARY KEY (cluster, hour, gpu_model),
     CONSTRAINT fleet_hours_devices CHECK (visible = held + stale + unattributed + idle + no_data)
 );
@@ -173,6 +177,10 @@ COMMENT ON COLUMN eai.fleet_hours.no_data IS 'silent, and nobody''s, device-seco
 COMMENT ON COLUMN eai.fleet_hours.lifecycle IS 'allocated by lifecycle events, GPU-seconds';
 COMMENT ON COLUMN eai.fleet_hours.matched IS 'of that, on a visible device, GPU-seconds';
 COMMENT ON COLUMN eai.fleet_hours.unmatched IS 'of that, without one, GPU-seconds';
+COMMENT ON COLUMN eai.fleet_hours.visible_gpu IS
+    'what the visible devices give in GPU-seconds, each board rounded up (A36)';
+COMMENT ON COLUMN eai.fleet_hours.priced IS
+    'of rows and the idle line, on visible devices, GPU-seconds: at most visible_gpu, else the month stays open (A36)';
 
 CREATE TABLE eai.gpu_cost_allocation (
     cluster text NOT NULL,
