@@ -39,7 +39,11 @@ CLEAN = "nothing_is_quarantined"
             blocking=True,
             description="The tenants' parts of each row sum exactly to the row, for every unit and the cost (A29).",
         ),
-        dg.AssetCheckSpec(PRICED, asset="gpu_cost_allocation", description="Every row has a policy in force (A23)."),
+        dg.AssetCheckSpec(
+            PRICED,
+            asset="gpu_cost_allocation",
+            description="Every row has a policy in force (A23), if usage is priced.",
+        ),
         dg.AssetCheckSpec(
             CLEAN, asset="gpu_cost_allocation", description="No input of these hours was set aside (A5, A10)."
         ),
@@ -63,7 +67,7 @@ def gpu_cost_allocation(
                 for hour, allocation in price(lake, ledger, rules, cluster, stage.hours):
                     aside = len(lake.set_aside(cluster, hour))
                     rows += len(allocation)
-                    unpriced += allocation["amount"].null_count
+                    unpriced += unpriced_rows(allocation, rules)
                     quarantined += aside
                     for sums in allocation.group_by("currency").aggregate([("amount", "sum")]).to_pylist():
                         if sums["currency"]:
@@ -88,6 +92,11 @@ def gpu_cost_allocation(
             ),
         ],
     )
+
+
+def unpriced_rows(allocation: pa.Table, rules: AccountingConfig) -> int:
+    """Rows for which a policy is missing (A23): none where usage is not priced at all."""
+    return allocation["amount"].null_count if rules.priced else 0
 
 
 def price(

@@ -17,6 +17,7 @@ from finops_pipeline.accounting.exact import hour_text, instant_of
 from finops_pipeline.accounting.holding.lifecycle import running_intervals
 from finops_pipeline.accounting.money.credits import Allocated
 from finops_pipeline.accounting.money.ledger import booked_sums, differences
+from finops_pipeline.assets.allocation import unpriced_rows
 from finops_pipeline.assets.hours import HOURS, SINGLE_RUN, span_text, stage_of
 from finops_pipeline.errors import FinopsError
 from finops_pipeline.resources.credits import propose
@@ -109,7 +110,7 @@ def book(
         ledger.copy(connection, "usage_events", event_rows(events))
         reached("events booked")
         events += follow_with_credits(lake, ledger, rules, connection, cluster, hour, now_ms)
-        changed = _mark(lake, connection, cluster, hour, usage, allocation, run_id)
+        changed = _mark(lake, connection, cluster, hour, usage, allocation, unpriced_rows(allocation, rules), run_id)
         ledger.settle_hour(connection, cluster, instant_of(hour), run_id)
         if events or changed:
             payload = {
@@ -178,7 +179,14 @@ def estimated_share(usage: pa.Table) -> Decimal | None:
 
 
 def _mark(
-    lake: Lake, connection: Connection, cluster: str, hour: int, usage: pa.Table, allocation: pa.Table, run_id: str
+    lake: Lake,
+    connection: Connection,
+    cluster: str,
+    hour: int,
+    usage: pa.Table,
+    allocation: pa.Table,
+    unpriced: int,
+    run_id: str,
 ) -> bool:
     """Write the hour's marker; whether the hour is new or its result has changed since it was last published."""
     facts = lake.require("hour_facts", cluster, hour).to_pylist()[0]
@@ -199,7 +207,7 @@ def _mark(
             instant_of(hour),
             facts["provisional"],
             None if share is None else round(share, 9),
-            allocation["amount"].null_count,
+            unpriced,
             len(lake.set_aside(cluster, hour)),
             digest,
             run_id,

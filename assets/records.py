@@ -73,6 +73,8 @@ class Reading:
         labels = {hour: labels_of(self.lake, self.rules, cluster, hour) for hour in reach}
         known = frozenset[str]().union(*labels.values())
         read = self.source.records(cluster, hours, known, self.rules.billable_states)
+        if not self.rules.priced:
+            read = {**read, "allocation_policies": read["allocation_policies"].slice(0, 0)}
         count = 0
         events, _ = first_arrivals(read["workload_events"])
         tokens, bad_tokens = clean_tokens(read["token_usage"], read["deployments"], now)

@@ -57,7 +57,7 @@ def gpu_allocation(
             "hours_computed": counted,
             "totals": dg.MetadataValue.table(
                 [
-                    dg.TableRecord({"currency": t["currency"] or "unpriced", "amount": t["amount"] or ""})
+                    dg.TableRecord({"currency": t["currency"] or "no price", "amount": t["amount"] or ""})
                     for t in result["totals"]
                 ],
                 dg.TableSchema([dg.TableColumn("currency", "string"), dg.TableColumn("amount", "string")]),
@@ -92,7 +92,7 @@ def _shown(wrong: list[Proof]) -> dict[str, Any]:
     shown: dict[str, Any] = {"wrong": len(wrong)}
     for number, proof in enumerate(wrong[:5], 1):
         shown[f"{number}"] = (
-            f"{proof.proof}, {proof.tenant_id or 'all tenants'}, {proof.currency or 'unpriced'}, {proof.measure}: "
+            f"{proof.proof}, {proof.tenant_id or 'all tenants'}, {proof.currency or 'no price'}, {proof.measure}: "
             f"{plain(proof.left)} against {plain(proof.right)}{f': {proof.fault}' if proof.fault else ''}"
         )
     return shown

@@ -296,6 +296,7 @@ def close_period(
             _month(period),
             clusters=tuple(settings.prometheus_urls),
             min_coverage=settings.min_coverage,
+            priced=settings.pricing == "on",
             lives=lives,
             accepted=tuple(accept or ()),
             reason=reason,

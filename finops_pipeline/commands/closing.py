@@ -35,6 +35,8 @@ class Request:
     clusters: Collection[str] = ()
     """configured"""
     min_coverage: Decimal = Decimal("0.99")
+    priced: bool = True
+    """whether usage is priced at all"""
     lives: Mapping[str, Life] | None = None
     accepted: Collection[str] = ()
     """keys of conflicts that somebody accepts"""
@@ -134,7 +136,7 @@ def _close(database: Database, connection: Connection, asked: Request, now: date
     result = statement(period, "open", allocation, unlisted)
     corrections: Sequence[Mapping[str, Any]] = result.get("corrections", ())
     facts = month_facts(database, connection, period, allocation, corrections, asked.clusters, now)
-    judged = gate(facts, asked.min_coverage, lives=asked.lives, accepted=asked.accepted)
+    judged = gate(facts, asked.min_coverage, lives=asked.lives, accepted=asked.accepted, priced=asked.priced)
     share = coverage(facts)
     if judged.open and not dry_run:
         said = {
@@ -154,6 +156,8 @@ def _exceptions(asked: Request) -> dict[str, Any]:
         said[f"life of {cluster}"] = {
             name: hour_text(at) for name, at in (("began", life.began), ("ended", life.ended)) if at is not None
         }
+    if not asked.priced:
+        said["pricing"] = "off"
     if asked.accepted:
         said["accepted conflicts"] = sorted(asked.accepted)
     return said | {"reason": asked.reason} if asked.reason else said

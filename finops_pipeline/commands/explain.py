@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from io import StringIO
@@ -65,7 +65,7 @@ def open_sources(settings: Settings, bundle_folder: Path | None) -> Iterator[Sou
         config = settings.accounting()
     else:
         bundle = Bundle.open(bundle_folder)
-        config = bundle.accounting(str(settings.platform_tenant or NOBODY))
+        config = replace(bundle.accounting(str(settings.platform_tenant or NOBODY)), priced=settings.pricing == "on")
         now_ms = now_ms if bundle.now is None else ms_of(bundle.now)
     with open_database(settings, existing=True) as database:
         yield Sources(database, Lake(settings.lake_folder), config, now_ms)
@@ -206,14 +206,14 @@ def tree_text(explanation: Mapping[str, Any]) -> str:
 
 def _tree(entry: Explanation) -> Tree:
     key, booked = entry["key"], entry["booked"]
-    amounts = ", ".join(f"{amount} {currency}" for currency, amount in booked["amounts"].items()) or "unpriced"
+    amounts = ", ".join(f"{amount} {currency}" for currency, amount in booked["amounts"].items()) or "no price"
     on = f" on {key['gpu_model']}" if key["gpu_model"] else ""
     tree = Tree(
         _line(f"{amounts}  tenant {key['tenant_id']}, {key['workload_id']}{on}, {key['hour']}, {key['cluster']}")
     )
     events = tree.add(_line(f"booked as {len(booked['revisions'])} event(s) (A31, A32)"))
     for event in booked["revisions"]:
-        cost = f"{event['cost']['amount']} {event['cost']['currency']}" if event["cost"] else "unpriced"
+        cost = f"{event['cost']['amount']} {event['cost']['currency']}" if event["cost"] else "no price"
         listed = f", listed in {event['listed_in']}" if event["listed_in"] else ""
         events.add(
             _line(f"revision {event['revision']}: {cost}, {_pairs(event['units'])}, {event['event_id']}{listed}")
@@ -234,7 +234,7 @@ def _add_result(tree: Tree, entry: Explanation) -> None:
         rest = {name: value for name, value in weight.items() if name not in {"share_id", "weight"}}
         at.add(_line(f"{weight['share_id']}: weight {weight['weight']} {f'({_pairs(rest)})' if rest else ''}"))
     if cost is None:
-        at = at.add(_line("cost: no policy was in force, so it is unpriced (A23)"))
+        at = at.add(_line("cost: no policy was in force, so it has no price (A23)"))
     else:
         policy = cost["policy"]
         at = at.add(_line(f"cost of the row: {cost['amount']} {cost['currency']} (A24)"))

@@ -52,19 +52,19 @@ def export(
     hours = range(ms_of(first), ms_of(past), HOUR_MS)
     for name, (table, schema, unpublished) in TABLES.items():
         rows = [site.lake.require(table, cluster, hour) for cluster in sorted(site.source.clusters) for hour in hours]
-        write_csv(pa.concat_tables([schema.empty_table(), *rows]).drop_columns([*unpublished]), out / name)
+        write_csv(pa.concat_tables([schema.empty_table(), *rows]), out / name, unpublished)
     aside = [site.lake.set_aside(cluster, hour) for cluster in sorted(site.source.clusters) for hour in hours]
     write_csv(_once(pa.concat_tables([QUARANTINE.empty_table(), *aside])), out / "quarantine.csv")
     _write(out / "gpu_allocation.json", statement_json([read_statement(site.database, month) for month in months]))
     _write(out / "usage_events.jsonl", "".join(f"{document}\n" for document in booked))
 
 
-def write_csv(table: pa.Table, path: Path) -> None:
+def write_csv(table: pa.Table, path: Path, unpublished: Sequence[str] = ()) -> None:
     """CSV with a header, rows in the order of their columns, empty for null, RFC 3339 times, line feeds.
 
-    UsageError if it cannot be written.
+    `unpublished` columns are left out. UsageError if it cannot be written.
     """
-    rows = _blank_as_null(table)
+    rows = _blank_as_null(table.drop_columns([*unpublished]))
     temporary = _beside(path)
     with duckdb.connect(config=dict(OFFLINE)) as connection:
         connection.execute("SET TimeZone = 'UTC'")

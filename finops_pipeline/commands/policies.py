@@ -92,9 +92,8 @@ def _consequences(
 ) -> dict[str, Any]:
     """Hours, final months, and the difference in money by tenant and currency, from the inputs that the lake kept."""
     stored = sources.database.read_policies(connection)
-    book = PolicyBook.parse(
-        pa.concat_tables([stored, pa.Table.from_pylist(list(new), lake.ALLOCATION_POLICIES)]), sources.config.models
-    )
+    policies = pa.concat_tables([stored, pa.Table.from_pylist(list(new), lake.ALLOCATION_POLICIES)])
+    book = PolicyBook.parse(policies if sources.config.priced else policies.slice(0, 0), sources.config.models)
     differences: Sums = defaultdict(Decimal)
     by_cluster: dict[str, list[int]] = defaultdict(list)
     for cluster, hour in reached:

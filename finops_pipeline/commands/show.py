@@ -341,7 +341,7 @@ def balance_table(proofs: Sequence[Proof]) -> str:
                 proof.period,
                 PROOFS[proof.proof] if proof.measure == "amount" else f"{PROOFS[proof.proof]}, {proof.measure}",
                 proof.tenant_id or "all",
-                proof.currency or "unpriced",
+                proof.currency or "no price",
                 *(f"{value:.9f}" for value in (proof.left, proof.right, proof.difference)),
                 "yes" if proof.holds else "NO",
             ]
@@ -356,7 +356,7 @@ def _amounts(units: Mapping[str, Any], cost: Mapping[str, Any]) -> list[object]:
         _scaled(units["gpu_seconds"], 3600),
         _scaled(units["gpu_memory_gb_seconds"], 3600),
         _scaled(units["energy_wh"], 1000),
-        "unpriced" if cost["amount"] is None else Decimal(cost["amount"]),
+        "no price" if cost["amount"] is None else Decimal(cost["amount"]),
         cost["currency"] or "",
     ]
 

@@ -39,7 +39,7 @@ def diagnose(
         for cluster in settings.prometheus_urls:
             remarks += cluster_remarks(settings, cluster, config, now, models)
     else:
-        remarks += guarded("bundle", "files", lambda: bundle_remarks(bundle, now))
+        remarks += guarded("bundle", "files", lambda: bundle_remarks(bundle, now, priced=settings.pricing == "on"))
     remarks += database_remarks(settings, models, now_ms, platform=bundle is None)
     remarks += guarded("lake", "access", lambda: lake_remarks(settings, now))
     return remarks

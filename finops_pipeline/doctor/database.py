@@ -240,14 +240,18 @@ def _pods(probe: DatabaseProbe) -> Iterable[Remark]:
 
 def _platform(settings: Settings, found: Platform, models: set[str], now_ms: Callable[[], int]) -> Iterable[Remark]:
     clock = datetime.fromtimestamp(now_ms() / 1000, UTC)
-    yield from record_remarks(found, models, clock, clock, list(settings.prometheus_urls))
+    priced = settings.pricing == "on"
+    yield from record_remarks(found, models, clock, clock, list(settings.prometheus_urls), priced=priced)
 
 
 def record_remarks(
-    records: Platform, models: set[str], begin: datetime, clock: datetime, clusters: list[str]
+    records: Platform, models: set[str], begin: datetime, clock: datetime, clusters: list[str], *, priced: bool
 ) -> Iterable[Remark]:
-    """What the platform's records lack for the hours of `[begin, clock]`."""
-    yield from _policy_remarks(records.policies, models, begin)
+    """What the platform's records lack for the hours of `[begin, clock]`; policies only if usage is `priced`."""
+    if priced:
+        yield from _policy_remarks(records.policies, models, begin)
+    else:
+        yield Remark(Level.OK, "policies", "not used: FINOPS_PRICING is off, usage has no price")
     if records.last_event is None:
         yield Remark(
             Level.WARN,

@@ -25,7 +25,7 @@ from finops_pipeline.resources.series import window
 from finops_pipeline.settings import accounting_tables
 
 
-def bundle_remarks(folder: Path, now: int) -> Iterable[Remark]:
+def bundle_remarks(folder: Path, now: int, *, priced: bool) -> Iterable[Remark]:
     bundle = Bundle.open(folder)
     start, end = (ms_of(instant) for instant in (bundle.start, bundle.end))
     yield Remark(Level.OK, "bundle.toml", f"cluster {bundle.cluster}, {hour_text(start)} to {hour_text(end)}")
@@ -38,7 +38,7 @@ def bundle_remarks(folder: Path, now: int) -> Iterable[Remark]:
     )
     models: set[str] = set()
     yield from guarded("bundle", "series", lambda: _bundle_series(bundle.series(), start, end, config, models))
-    yield from guarded("bundle", "records", lambda: _bundle_records(bundle, models, now))
+    yield from guarded("bundle", "records", lambda: _bundle_records(bundle, models, now, priced=priced))
 
 
 def _bundle_series(
@@ -63,7 +63,7 @@ def _bundle_series(
         yield replace(remark, remedy=remark.remedy.replace("FINOPS_CONFIG", "bundle.toml"))
 
 
-def _bundle_records(bundle: Bundle, models: set[str], now: int) -> Iterable[Remark]:
+def _bundle_records(bundle: Bundle, models: set[str], now: int, *, priced: bool) -> Iterable[Remark]:
     records = bundle.platform()
     clock = ms_of(bundle.now) if bundle.now else now
     instants = {name: np.sort(ints(records[name]["occurred_at"])) for name in ("workload_events", "token_usage")}
@@ -87,6 +87,7 @@ def _bundle_records(bundle: Bundle, models: set[str], now: int) -> Iterable[Rema
         bundle.start,
         bundle.end,
         [bundle.cluster],
+        priced=priced,
     )
 
 

@@ -84,6 +84,12 @@ def test_conflicts_are_accepted_by_key() -> None:
     assert missing(facts(conflicts=conflicts), accepted=("ev-1",)) == {"conflicts": conflicts[1:]}
 
 
+def test_nothing_is_unpriced_where_usage_has_no_prices() -> None:
+    month = facts(unpriced=[{"rows": 1}], unpriced_corrections=[{"hour": "h"}])
+    assert missing(month) == {"priced": [{"rows": 1}, {"hour": "h"}]}
+    assert missing(month, priced=False) == {}
+
+
 @pytest.mark.parametrize("name", ["changed", "identities", "parts", "unpriced", "unpriced_corrections"])
 def test_rows_that_stand_against_it(name: str) -> None:
     row = {"cluster": "c1", "what": "something"}

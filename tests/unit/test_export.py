@@ -21,6 +21,7 @@ COLUMNS: dict[str, pa.DataType] = {
     "hour": pa.timestamp("ms", tz="UTC"),
     "amount": pa.decimal128(38, 9),
     "estimated": pa.bool_(),
+    "storage_gb_hours": pa.decimal128(38, 6),
 }
 SCHEMA = pa.schema(COLUMNS)
 TEN = datetime(2026, 10, 1, 10, tzinfo=UTC)
@@ -29,6 +30,7 @@ rows = st.tuples(
     st.integers(0, 5).map(lambda hours: TEN + timedelta(hours=hours)),
     st.none() | st.integers(-(10**30), 10**30).map(lambda units: decimal_of(units, 9)),
     st.none() | st.booleans(),
+    st.none(),
 )
 
 
@@ -37,6 +39,7 @@ def written(path: Path, *given_rows: tuple[object, ...]) -> bytes:
     write_csv(
         pa.Table.from_arrays([pa.array(list(c), f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA),
         path,
+        ("storage_gb_hours",),
     )
     return path.read_bytes()
 
@@ -44,11 +47,11 @@ def written(path: Path, *given_rows: tuple[object, ...]) -> bytes:
 def test_how_it_looks(tmp_path: Path) -> None:
     found = written(
         tmp_path / "it's.csv",
-        ('b,"c', TEN, Decimal("0E-9"), True),
-        ("", TEN, None, None),
-        ("é", TEN, Decimal("1E+1"), False),
-        ("b", TEN + timedelta(hours=1), Decimal("-0.000000001"), False),
-        ("b", TEN, None, False),
+        ('b,"c', TEN, Decimal("0E-9"), True, None),
+        ("", TEN, None, None, Decimal(1)),
+        ("é", TEN, Decimal("1E+1"), False, None),
+        ("b", TEN + timedelta(hours=1), Decimal("-0.000000001"), False, None),
+        ("b", TEN, None, False, None),
     )
     assert found.decode() == (
         "name,hour,amount,estimated\n"
@@ -68,7 +71,7 @@ def test_no_rows(tmp_path: Path) -> None:
 @given(st.lists(rows, max_size=8))
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_it_reads_back_in_order(
-    tmp_path: Path, found: list[tuple[str | None, datetime, Decimal | None, bool | None]]
+    tmp_path: Path, found: list[tuple[str | None, datetime, Decimal | None, bool | None, None]]
 ) -> None:
     written(tmp_path / "any.csv", *found)
     with (tmp_path / "any.csv").open(encoding="utf-8", newline="") as file:
@@ -80,7 +83,7 @@ def test_it_reads_back_in_order(
             "" if amount is None else f"{amount:f}",
             "" if estimated is None else str(estimated).lower(),
         ]
-        for name, hour, amount, estimated in found
+        for name, hour, amount, estimated, _ in found
     )
     assert [row[:2] for row in read] == sorted(row[:2] for row in read)
 

@@ -92,11 +92,16 @@ def gate(
     *,
     lives: Mapping[str, Life] | None = None,
     accepted: Collection[str] = (),
+    priced: bool = True,
 ) -> Gate:
-    """Judge a month. `lives` are the clusters that began or ended in it, `accepted` keys of conflicts (see above)."""
+    """Judge a month. `lives` are the clusters that began or ended in it, `accepted` keys of conflicts (see above).
+
+    Unless usage is `priced`, nothing can be unpriced.
+    """
     lives = lives or {}
     provisional = {cluster: sorted(h for h, open_ in hours.items() if open_) for cluster, hours in facts.hours.items()}
     conflicts = [row for row in facts.conflicts if row["key"] not in accepted]
+    unpriced = [*facts.unpriced, *facts.unpriced_corrections] if priced else []
     return Gate(
         [
             Condition("over", "the month is over (A2)", _not_over(facts)),
@@ -109,7 +114,7 @@ def gate(
                 f"at least {min_coverage:.2%} of device time is measured or estimated",
                 _uncovered(facts, min_coverage),
             ),
-            Condition("priced", "nothing is unpriced (A23)", [*facts.unpriced, *facts.unpriced_corrections]),
+            Condition("priced", "nothing is unpriced (A23)", unpriced),
             Condition("conflicts", "no input is in conflict (A5)", conflicts),
             Condition("fleet", "both fleet identities hold (A21)", facts.identities),
             Condition("parts", "the tenants' parts sum to their rows (A29)", facts.parts),
