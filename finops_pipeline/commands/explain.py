@@ -37,8 +37,8 @@ CREDIT = "credit:"
 WIDTH = 120
 _KEY = ("cluster", "period_start", "workload_id", "gpu_model", "deployment_id", "tenant_id", "usage_type")
 _EVENTS = (
-    "SELECT e.event_id, e.cluster, e.period_start, e.workload_id, e.gpu_model, e.tenant_id::text AS tenant_id,"
-    " e.usage_type, e.document, e.content_sha256, e.booked_at, c.period AS listed_in"
+    "SELECT e.event_id, e.cluster, e.period_start, e.workload_id, e.gpu_model, e.deployment_id,"
+    " e.tenant_id::text AS tenant_id, e.usage_type, e.document, e.content_sha256, e.booked_at, c.period AS listed_in"
     " FROM eai.usage_events e LEFT JOIN eai.gpu_correction_events c ON c.event_id = e.event_id"
     " WHERE e.usage_type <> 'llm' AND "
 )
