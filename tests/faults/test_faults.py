@@ -52,12 +52,6 @@ def wrong(right: Right, bundle: Path, databases: Databases, folder: Path) -> lis
     return unmet(right, files, items, findings, provisional=provisional)
 
 
-LATER = {"bundles_quarantine_conflict_twice"}
-"""The pipeline has a row of the quarantine for each later content still (A5)."""
-
-
-@pytest.mark.parametrize(
-    "right", [right for right in RIGHT if right.fault not in LATER], ids=lambda right: f"{right.fault}/{right.bundle}"
-)
+@pytest.mark.parametrize("right", RIGHT, ids=lambda right: f"{right.fault}/{right.bundle}")
 def test_fault(right: Right, databases: Databases, tmp_path: Path) -> None:
     assert wrong(right, HERE / right.fault / right.bundle, databases, tmp_path) == []

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from finops_pipeline.accounting.config import AccountingConfig, CardLimit
 from finops_pipeline.accounting.holding.lifecycle import running_intervals
 from finops_pipeline.accounting.hour import account_hour, sample_hour
+from finops_pipeline.accounting.records import deployments_of_hour
 from finops_pipeline.accounting.telemetry.readings import like_exporters, read_hour
 from finops_pipeline.accounting.telemetry.summaries import summarise
 from finops_pipeline.contracts.lake import DCGM_SERIES, DEPLOYMENTS, GPU_INVENTORY, WORKLOAD_EVENTS
@@ -144,8 +145,9 @@ def account_fleet(fleet: Fleet, series: dict[int, pa.Table] | None = None) -> li
     for start in fleet.hours:
         near = {hour: table for hour, table in summaries.items() if start - DAY <= hour <= start + DAY}
         own = tables.get(start, DCGM_SERIES.empty_table())
-        sampled = sample_hour(CLUSTER, start, own, near, records, fleet.now, config)
-        found = account_hour(CLUSTER, start, sampled, records, fleet.now, config)
+        known = records | {"deployments": deployments_of_hour(records["deployments"], start)}
+        sampled = sample_hour(CLUSTER, start, own, near, known, fleet.now, config)
+        found = account_hour(CLUSTER, start, sampled, known, fleet.now, config)
         quarantine = {
             (row["source"], row["key"], row["reason"])
             for table in (events, sampled.rejected)
