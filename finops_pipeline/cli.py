@@ -558,7 +558,7 @@ def add_policies(
     settings = _settings()
     if not dry_run and settings.platform_tenant is None:  # only a trial computes anything
         settings = settings.model_copy(update={"platform_tenant": NOBODY})
-    with open_sources(settings, settings.bundle) as sources:
+    with open_sources(settings, settings.bundle, existing=dry_run) as sources:
         result = add(sources, file, retroactive=retroactive, reason=reason, dry_run=dry_run)
     _print(result, summary(result), json_output)
 

@@ -57,9 +57,13 @@ class Sources:
 
 
 @contextmanager
-def open_sources(settings: Settings, bundle_folder: Path | None) -> Iterator[Sources]:
-    """The sources of an installation; with a bundle its tables of the accounting, and its clock."""
-    require_installation(settings)
+def open_sources(settings: Settings, bundle_folder: Path | None, *, existing: bool = True) -> Iterator[Sources]:
+    """The sources of an installation; with a bundle its tables of the accounting, and its clock.
+
+    UsageError where none is, unless it need not be `existing`: then it begins here.
+    """
+    if existing:
+        require_installation(settings)
     now_ms = wall_clock_ms()
     if bundle_folder is None:
         config = settings.accounting()
@@ -67,7 +71,7 @@ def open_sources(settings: Settings, bundle_folder: Path | None) -> Iterator[Sou
         bundle = Bundle.open(bundle_folder)
         config = replace(bundle.accounting(str(settings.platform_tenant or NOBODY)), priced=settings.pricing == "on")
         now_ms = now_ms if bundle.now is None else ms_of(bundle.now)
-    with open_database(settings, existing=True) as database:
+    with open_database(settings, existing=existing) as database:
         yield Sources(database, Lake(settings.lake_folder), config, now_ms)
 
 
