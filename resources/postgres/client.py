@@ -221,13 +221,7 @@ class Database:
         For commands that answer at once: without Arrow, which loads pandas with the first column that it makes (0.5 s).
         """
         with self.transaction(snapshot=True) as connection:
-            found = connection.execute(sql.SQL(statement), params)
-            names = [column.name for column in found.description or ()]
-            rows = [dict(zip(names, row, strict=True)) for row in found]
-        return [
-            {name: value.astimezone(UTC) if isinstance(value, datetime) else value for name, value in row.items()}
-            for row in rows
-        ]
+            return _python_rows(connection, sql.SQL(statement), params)
 
     def read_hours(
         self, table: str, cluster: str | None, start: datetime, end: datetime, *, connection: Connection | None = None
@@ -322,7 +316,7 @@ class Database:
             with self.transaction() as own:
                 return self.hours_to_recompute(own)
         self.fold_changes(connection)
-        return self.query(sql_file("hours_to_recompute"), connection=connection).to_pylist()
+        return _python_rows(connection, sql_file("hours_to_recompute"))
 
     # Writing
 
@@ -602,6 +596,19 @@ def _engine(url: sa.URL) -> sa.Engine:
 
 def _platform_sql(table: str) -> str:
     return sql_file(f"platform_{table}")
+
+
+def _python_rows(connection: Connection, statement: sql.SQL, params: Params | None = None) -> list[dict[str, Any]]:
+    """Rows without Arrow, instants in UTC."""
+    found = connection.execute(statement, params)
+    names = [column.name for column in found.description or ()]
+    return [
+        {
+            name: value.astimezone(UTC) if isinstance(value, datetime) else value
+            for name, value in zip(names, row, strict=True)
+        }
+        for row in found
+    ]
 
 
 @cache

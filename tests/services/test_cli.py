@@ -356,8 +356,14 @@ def spoil(file: str, before: str, after: str) -> Callable[[Path], None]:
             "did you mean token_usage.csv",
         ),
         (spoil("bundle.toml", "window_seconds = 15", "window_seconds = 7"), r"bundle\.toml: window_seconds = 7"),
-        (spoil("allocation_policies.json", '"2.10"', '"-2.10"'), r"\(pol-default-1\): gpu_hourly_cost = '-2\.10'"),
-        (spoil("allocation_policies.json", '"EUR"', '"EUX"'), r"\(pol-default-1\): currency = 'EUX'"),
+        (
+            spoil("allocation_policies.json", '"2.10"', '"-2.10"'),
+            r"policy pol-default-1: gpu_hourly_cost must not be negative, is '-2\.10'",
+        ),
+        (
+            spoil("allocation_policies.json", '"EUR"', '"EUX"'),
+            r"policy pol-default-1: currency must be an ISO 4217 code",
+        ),
         (spoil("allocation_policies.json", "[", ""), r"allocation_policies\.json: is not valid JSON"),
     ],
     ids=[
@@ -386,9 +392,9 @@ def test_a_spoiled_bundle_is_one_line_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("field", "value", "told"),
     [
-        ("gpu_hourly_cost", "-2.10", "gpu_hourly_cost = '-2.10'"),
-        ("currency", "EUX", "currency = 'EUX'"),
-        ("pue", 1.4, "pue = 1.4"),
+        ("gpu_hourly_cost", "-2.10", "gpu_hourly_cost must not be negative, is '-2.10'"),
+        ("currency", "EUX", "currency must be an ISO 4217 code like EUR, is 'EUX'"),
+        ("pue", True, "pue"),
         ("effective_from", "2026-01-01T00:30:00Z", "a whole UTC hour"),
     ],
 )
@@ -399,7 +405,7 @@ def test_a_wrong_policy_is_one_line_and_adds_none(
     good = json.loads(file.read_text())[0]
     file.write_text(json.dumps([good, {**good, "id": "pol-bad", field: value}]))
     line = one_line(finops("policies", "add", file), 2)
-    assert f"{file}: policy 2 (pol-bad): " in line
+    assert f"{file}: policy pol-bad: " in line
     assert told in line
     assert written(finops.settings["EAI_DATABASE_URL"])["allocation_policies"] == 0
 

@@ -270,9 +270,9 @@ def summed(amount: str) -> str:
 
 def sums(database: Database, statement: str) -> Sums:
     with database.transaction(snapshot=True) as connection:
-        rows = connection.execute(statement + " GROUP BY 1, 2, 3, 4, 5").fetchall()
+        rows = connection.execute(statement + " GROUP BY 1, 2, 3, 4, 5, 6").fetchall()
     assert rows
     return {
-        tuple(str(value.astimezone(UTC) if isinstance(value, datetime) else value) for value in row[:5]): tuple(row[5:])
+        tuple(str(value.astimezone(UTC) if isinstance(value, datetime) else value) for value in row[:6]): tuple(row[6:])
         for row in rows
     }

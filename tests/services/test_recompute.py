@@ -61,7 +61,7 @@ class Fleet:
     def usage(self, hour: datetime, workload: str, deployment: str, basis: str) -> None:
         self.platform.execute(
             "INSERT INTO eai.gpu_usage (cluster, hour, workload_id, gpu_model, tenant_id, attributed, deployment_id, basis,"
-            " methods) VALUES ('c1', %s, %s, 'H100', %s, true, %s, %s, '')",
+            " methods, estimated) VALUES ('c1', %s, %s, 'H100', %s, true, %s, %s, '', false)",
             (hour, workload, ALICE, deployment, basis),
         )
 
