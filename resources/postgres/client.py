@@ -316,7 +316,7 @@ class Database:
             with self.transaction() as own:
                 return self.hours_to_recompute(own)
         self.fold_changes(connection)
-        return _python_rows(connection, sql_file("hours_to_recompute"))
+        return _python_rows(connection, sql.SQL(sql_file("hours_to_recompute")))
 
     # Writing
 
